@@ -1,5 +1,5 @@
-//! The advice beside a failure, through a whole mesh: for callers with the task and with an error,
-//! for operators in their view, and never in contradiction to the retry that was or was not made.
+//! The advice on a failure, through a whole mesh: for callers with a task or an error, for
+//! operators in `Inspect`, and consistent with the retries of the coordinator.
 
 use faultline::LocalMesh;
 use faultline_tests::{
@@ -10,7 +10,7 @@ use faultline_tests::{
 use faultline_worker::{Agent, Config, Context, Error, Offer, Question, Worker, reason};
 use serde_json::{Value, json};
 
-/// Asks for an approval. Without one it gives up, by a rejection or by an error that it raises.
+/// Asks for an approval. Without one the agent rejects the task or fails it.
 struct Refunds;
 
 impl Agent for Refunds {
@@ -42,7 +42,7 @@ fn advice(task: &Value) -> &Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_overload_without_a_delay_is_retried_and_advised_alike() {
+async fn overload_without_a_delay_is_retried_and_advised_alike() {
     let (_mesh, rpc, _dir) = start().await;
     let task = rpc.agent("script").send("fail OVERLOADED").await;
     let expected = json!({"verdict": "retry", "actor": "caller", "retryAfterMs": 1000,
@@ -52,11 +52,11 @@ async fn an_overload_without_a_delay_is_retried_and_advised_alike() {
     let inspected = rpc.inspect(task::id(&task)).await;
     assert_ne!(inspected["notRetried"], "NOT_RETRIED_REASON", "{inspected}");
     assert_eq!(inspected["advice"]["verdict"], "retry", "{inspected}");
-    assert_eq!(rpc.task(task::id(&task)).await, task, "as it is stored");
+    assert_eq!(rpc.task(task::id(&task)).await, task, "the stored task is the same");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_request_between_agents_is_reported_to_the_owner_of_its_writer() {
+async fn bad_request_between_agents_is_reported_to_the_owner_of_the_sender() {
     let (_mesh, rpc, _dir) = start().await;
     let script = rpc.agent("script");
     let near = script.send("fail INVALID_ARGUMENT").await;
@@ -67,51 +67,59 @@ async fn a_bad_request_between_agents_is_reported_to_the_owner_of_its_writer() {
     let far = "delegate script { delegate script { delegate script { delegate script { \
                fail INVALID_ARGUMENT } } } }";
     let far = script.send(far).await;
-    let told = advice(&far);
-    assert_eq!((&told["verdict"], &told["actor"]), (&json!("report"), &json!("owner")), "{told}");
-    assert_eq!(told["agent"], "script", "{told}");
-    assert!(!told["text"].as_str().unwrap().contains("correct the request"), "{told}");
+    let advice = advice(&far);
+    assert_eq!(
+        (&advice["verdict"], &advice["actor"]),
+        (&json!("report"), &json!("owner")),
+        "{advice}"
+    );
+    assert_eq!(advice["agent"], "script", "{advice}");
+    assert!(!advice["text"].as_str().unwrap().contains("correct the request"), "{advice}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bug_of_an_agent_is_told_to_its_owner_with_the_failure_id() {
+async fn bug_of_an_agent_is_reported_to_its_owner_with_the_failure_id() {
     let (_mesh, rpc, _dir) = start().await;
     let task = rpc.agent("script").send("fail INTERNAL").await;
     let id = task["metadata"]["faultline.dev/failure"]["id"].as_str().unwrap();
-    for told in [advice(&task), &rpc.inspect(task::id(&task)).await["advice"]] {
-        assert_eq!((&told["actor"], &told["agent"]), (&json!("owner"), &json!("script")), "{told}");
-        let text = told["text"].as_str().unwrap();
+    for advice in [advice(&task), &rpc.inspect(task::id(&task)).await["advice"]] {
+        assert_eq!(
+            (&advice["actor"], &advice["agent"]),
+            (&json!("owner"), &json!("script")),
+            "{advice}"
+        );
+        let text = advice["text"].as_str().unwrap();
         assert!(
             text.contains("has a bug") && text.contains(id) && !text.contains("mesh"),
-            "{told}"
+            "{advice}"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_no_of_a_person_ends_in_advice_that_says_so() {
+async fn refusal_by_a_person_is_named_in_the_advice() {
     let (_mesh, rpc, _dir) = start().await;
     let refunds = rpc.agent("refunds");
     let fields = |approved: bool| json!([{"data": {"approved": approved}}]);
-    for (way, parts, state) in [
+    for (text, parts, state) in [
         ("reject", fields(false), REJECTED),
         ("reject", json!([{"text": "no"}]), REJECTED),
         ("fail", fields(false), FAILED),
     ] {
-        let asked = refunds.send(way).await;
+        let asked = refunds.send(text).await;
         let mut reply = answer(task::id(&asked), "");
         reply["message"]["parts"] = parts;
         let task = &refunds.call("SendMessage", reply).await.unwrap()["task"];
         assert_eq!(task::state(task), state, "{task}");
-        let told = advice(task);
+        let advice = advice(task);
         assert_eq!(
-            (&told["verdict"], &told["actor"]),
+            (&advice["verdict"], &advice["actor"]),
             (&json!("stop"), &json!("person")),
             "{task}"
         );
-        assert!(told["text"].as_str().unwrap().starts_with("a person refused this"), "{told}");
+        assert!(advice["text"].as_str().unwrap().starts_with("a person refused this"), "{advice}");
     }
-    // A failure after a yes is the agent's own.
+    // A failure after an approval is a failure of the agent.
     let asked = refunds.send("fail").await;
     let mut reply = answer(task::id(&asked), "");
     reply["message"]["parts"] = fields(true);
@@ -120,13 +128,13 @@ async fn a_no_of_a_person_ends_in_advice_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_carries_the_advice_among_its_details() {
+async fn error_carries_the_advice_in_its_details() {
     let (_mesh, rpc, _dir) = start().await;
     let refused = rpc.agent("nobody").call("SendMessage", message("x")).await.unwrap_err();
     let details = refused["data"].as_array().unwrap();
-    let told = details.iter().find(|d| d["@type"].as_str().unwrap().ends_with("v1.Advice"));
+    let advice = details.iter().find(|d| d["@type"].as_str().unwrap().ends_with("v1.Advice"));
     let expected = json!({"@type": "type.googleapis.com/faultline.v1.Advice", "verdict": "fix",
         "actor": "caller", "party": "the caller",
         "text": "there is no agent 'nobody': check the name"});
-    assert_eq!(told, Some(&expected), "{refused}");
+    assert_eq!(advice, Some(&expected), "{refused}");
 }

@@ -1,5 +1,4 @@
-//! What agents do that they did not mean to: panic, write without end, get a script that cannot be
-//! read.
+//! Faults of agents: panics, unbounded output, unreadable scripts, and rejections.
 
 use faultline::LocalMesh;
 use faultline_tests::{
@@ -13,7 +12,7 @@ use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_fails_its_task_and_the_worker_lives() {
+async fn panic_fails_its_task_and_not_the_worker() {
     let mut cluster = Plan::default().start().await;
     let rpc = cluster.rpc().agent("script");
     let before = cluster.workers[0].pid();
@@ -34,7 +33,7 @@ async fn a_panic_fails_its_task_and_the_worker_lives() {
     assert_eq!(cluster.workers[0].pid(), before);
 }
 
-/// Writes more than a task may hold: one artifact that is too large, or too many of them.
+/// Writes more than a task may hold: one oversized artifact, or too many artifacts.
 struct Greedy;
 
 impl Agent for Greedy {
@@ -52,7 +51,7 @@ impl Agent for Greedy {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_never_stops_writing_is_stopped() {
+async fn unbounded_output_fails_the_task() {
     let dir = tempfile::tempdir().unwrap();
     let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let offer = Offer::new("greedy", Greedy);
@@ -65,7 +64,7 @@ async fn an_agent_that_never_stops_writing_is_stopped() {
         let sent = rpc.call("SendMessage", params).await.unwrap();
         let id = task::id(&sent["task"]).to_owned();
         let ended = until("the task has ended", SOON, async || {
-            // A whole page of such tasks would be too much, so artifacts are left out.
+            // Without artifacts, because a page with them would be too large.
             let listed = rpc.call("ListTasks", json!({"tenant": "greedy"})).await.unwrap();
             let tasks = listed["tasks"].as_array()?.iter();
             tasks
@@ -79,7 +78,7 @@ async fn an_agent_that_never_stops_writing_is_stopped() {
         assert_eq!(failure["reason"], "TASK_TOO_LARGE", "{failure}");
         assert_eq!(failure["origin"]["agent"], "greedy", "{failure}");
     }
-    let held = until("its slots are free again", SOON, async || {
+    let held = until("the slots of the worker are free", SOON, async || {
         let workers = rpc.mesh("Workers", json!({})).await;
         let used = workers["workers"].as_array()?.iter().map(|w| w["used"].as_u64().unwrap_or(0));
         (used.sum::<u64>() == 0).then_some(())
@@ -89,7 +88,7 @@ async fn an_agent_that_never_stops_writing_is_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_cannot_be_read_names_its_line() {
+async fn unreadable_script_is_refused_with_its_line() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -108,12 +107,12 @@ async fn a_script_that_cannot_be_read_names_its_line() {
         assert!(text.contains(line) && text.contains(part), "{text}");
         assert_eq!(failure["violations"][0]["field"], "message.parts[0].text", "{failure}");
         assert_eq!(task["metadata"]["error_param"], "message.parts[0].text");
-        assert!(task.get("artifacts").is_none(), "nothing runs of a script that cannot: {task}");
+        assert!(task.get("artifacts").is_none(), "no line of an unreadable script runs: {task}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejection_says_why_and_is_no_failed_task() {
+async fn rejection_has_a_reason_and_is_not_a_failed_task() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
@@ -126,7 +125,10 @@ async fn a_rejection_says_why_and_is_no_failed_task() {
     assert_eq!(failure["reason"], "TASK_REJECTED", "{failure}");
     assert_eq!(failure["publicMessage"], "not my kind of work", "{failure}");
     assert_eq!(failure["traceId"], trace_id.as_str(), "{failure}");
-    assert!(message["metadata"]["faultline.dev/failure"].is_null(), "it is said once: {task}");
+    assert!(
+        message["metadata"]["faultline.dev/failure"].is_null(),
+        "the record occurs once: {task}"
+    );
     for metadata in [&task["metadata"], &message["metadata"]] {
         assert_eq!(metadata["error_message"], "not my kind of work", "{metadata}");
         assert_eq!(metadata["task_state"], "rejected", "{metadata}");

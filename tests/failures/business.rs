@@ -1,5 +1,5 @@
-//! What an application says about its own errors: codes, classes, severities and texts arrive as
-//! they were said, through every agent on the way, and the forms that others read stay as they are.
+//! Business errors of an application: codes, classes, severities and texts pass every hop
+//! unchanged, and the flat keys of other frameworks keep their exact form.
 
 use std::{borrow::Cow, io};
 
@@ -49,7 +49,7 @@ impl AgentError for Missing {
 #[error("canary: cannot ship")]
 struct Shipping(#[source] Box<dyn std::error::Error + Send + Sync>);
 
-/// Fails with whatever its message names.
+/// Fails with the error that its message names.
 struct Orders;
 
 impl Agent for Orders {
@@ -111,14 +111,15 @@ fn call(method: &str) -> String {
     json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
 }
 
-/// The metadata of a failed task and its mirror, byte for byte.
+/// The metadata of a failed task, byte for byte.
 fn golden_metadata(failure: &Value) -> String {
     let record = format!(r#"{GOLDEN_ADVICE},"faultline.dev/failure":{failure}"#);
-    let (before, after) = GOLDEN_KEYS.split_at(GOLDEN_KEYS.find(r#","llm_"#).expect("it is there"));
+    let (before, after) =
+        GOLDEN_KEYS.split_at(GOLDEN_KEYS.find(r#","llm_"#).expect("the key exists"));
     format!("{before}{record}{after}")
 }
 
-/// The keys of other frameworks. The message mirrors them alone: the record is said once.
+/// The keys of other frameworks. The message mirrors only these; the record occurs once.
 const GOLDEN_KEYS: &str = concat!(
     r#"{"error_code":"REMOTE_VALIDATION_FAILED","error_message":"validation failed","#,
     r#""error_type":"flow_error","llm_response_id":"resp-1","#,
@@ -147,12 +148,12 @@ fn golden_status(carrier: &Value, task_id: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_task_looks_as_others_read_it() {
+async fn failed_task_has_the_flat_keys_of_other_frameworks() {
     let (rpc, _mesh, _dir) = start().await;
     let reply = rpc.post(call("SendMessage")).await;
     let body = String::from_utf8(reply.body.to_vec()).unwrap();
     let answer = reply.json();
-    assert!(answer.get("error").is_none(), "what ran and failed is a result: {answer}");
+    assert!(answer.get("error").is_none(), "a failed task is a result: {answer}");
     let task = &answer["result"]["task"];
     let status = golden_status(task, &task["id"]);
     assert!(body.contains(&format!(r#""status":{status}"#)), "{body}\n{status}");
@@ -161,14 +162,14 @@ async fn a_failed_task_looks_as_others_read_it() {
     let stored = rpc.task(task::id(task)).await;
     assert_eq!(&stored, task);
     let history = task["history"].as_array().map(Vec::len);
-    assert_eq!(history, Some(1), "nobody answers after the failure: {task}");
+    assert_eq!(history, Some(1), "no answer follows the failure: {task}");
     let chunks = rpc.agent("script").send("chunk some; chunk more; fail INTERNAL").await;
     assert_eq!(chunks["history"].as_array().map(Vec::len), Some(1), "{chunks}");
     assert_eq!(task::artifacts(&chunks)["output"], "somemore");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_stream_ends_with_the_same_and_nothing_after_it() {
+async fn failed_stream_ends_with_the_same_status_and_no_later_event() {
     let (rpc, _mesh, _dir) = start().await;
     let reply = rpc.post(call("SendStreamingMessage")).await;
     let body = String::from_utf8(reply.body.to_vec()).unwrap();
@@ -189,7 +190,7 @@ async fn a_failed_stream_ends_with_the_same_and_nothing_after_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_of_a2a_0_3_read_the_same() {
+async fn clients_of_a2a_0_3_read_the_same_keys() {
     let (rpc, mesh, _dir) = start().await;
     drop(rpc);
     let rpc = Rpc::bare(mesh.gateway_addr()).agent("orders");
@@ -197,16 +198,16 @@ async fn clients_of_a2a_0_3_read_the_same() {
     let message = json!({"kind": "message", "messageId": "m", "role": "user", "parts": parts});
     let task = rpc.call("message/send", json!({"message": message})).await.unwrap();
     assert_eq!((&task["kind"], &task["status"]["state"]), (&json!("task"), &json!("failed")));
-    let said = &task["status"]["message"];
-    assert_eq!(said["parts"], json!([{"kind": "text", "text": "validation failed"}]));
-    for metadata in [&task["metadata"], &said["metadata"]] {
+    let message = &task["status"]["message"];
+    assert_eq!(message["parts"], json!([{"kind": "text", "text": "validation failed"}]));
+    for metadata in [&task["metadata"], &message["metadata"]] {
         assert_eq!(metadata["error_code"], "REMOTE_VALIDATION_FAILED", "{metadata}");
         assert_eq!(metadata["task_state"], "failed", "{metadata}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_code_passes_three_hops_verbatim_and_back_again() {
+async fn business_code_passes_three_hops_unchanged() {
     let (rpc, _mesh, _dir) = start().await;
     for (work, code) in [("fatal", "40401"), ("namespaced", "ORDER_INVENTORY_SOFT_TIMEOUT")] {
         let task = rpc.send(&format!("3 {work}")).await;
@@ -217,7 +218,7 @@ async fn a_code_passes_three_hops_verbatim_and_back_again() {
         assert_eq!(failure(&task)["hop"], 3);
         let causes = failure(&task)["causes"].as_array().unwrap();
         assert!(causes.iter().all(|cause| cause["businessCode"] == code), "{causes:?}");
-        // As a client reads it, as a status carries it on, and as it is read from that.
+        // Read by a client, carried in a gRPC status, and read from that status.
         let read: a2a::Task = json::from_str(&task.to_string()).unwrap();
         let read = Failure::of_task(&read.status.unwrap(), read.metadata.as_ref()).unwrap();
         assert_eq!(status::error_info(&read).metadata["businessCode"], code);
@@ -228,7 +229,7 @@ async fn a_code_passes_three_hops_verbatim_and_back_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_typed_error_is_recoverable_or_fatal_with_the_same_code() {
+async fn typed_error_is_recoverable_or_fatal_with_the_same_code() {
     let (rpc, _mesh, _dir) = start().await;
     for (work, severity) in [("fatal", "SEVERITY_FATAL"), ("recoverable", "SEVERITY_RECOVERABLE")] {
         let task = rpc.send(work).await;
@@ -243,7 +244,7 @@ async fn a_typed_error_is_recoverable_or_fatal_with_the_same_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_messy_error_is_seen_only_in_its_new_form() {
+async fn normalised_error_hides_the_original_error() {
     let (rpc, _mesh, _dir) = start().await;
     for (work, severity) in [("cache", Value::Null), ("marked", json!("SEVERITY_RECOVERABLE"))] {
         let task = rpc.send(work).await;
@@ -257,7 +258,7 @@ async fn a_messy_error_is_seen_only_in_its_new_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_without_a_class_is_the_flows_or_the_runs() {
+async fn error_without_a_class_is_a_flow_error_or_a_run_error() {
     let (rpc, _mesh, _dir) = start().await;
     for (work, class) in [
         ("untyped", "flow_error"),
@@ -275,15 +276,15 @@ async fn an_error_without_a_class_is_the_flows_or_the_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_tolerated_is_kept_and_masked_as_any_failure() {
+async fn tolerated_errors_are_stored_and_masked() {
     let (rpc, _mesh, _dir) = start().await;
     let task = rpc.send("tolerates").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     assert_eq!(task["metadata"]["faultline.dev/degraded"], true);
     let tolerated = task["metadata"]["faultline.dev/tolerated"].as_array().unwrap();
-    let said: Vec<_> =
+    let classes: Vec<_> =
         tolerated.iter().map(|t| (t["businessCode"].as_str(), t["errorType"].as_str())).collect();
-    assert_eq!(said, [(Some("CACHE_MISS"), Some("flow_error")), (None, Some("flow_error"))]);
+    assert_eq!(classes, [(Some("CACHE_MISS"), Some("flow_error")), (None, Some("flow_error"))]);
     assert!(!task.to_string().contains("canary"), "{task}");
     assert_eq!(rpc.task(task::id(&task)).await, task);
 }

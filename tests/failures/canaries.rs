@@ -1,6 +1,6 @@
-//! What is not for callers does not reach them: canaries in panics, paths, queries, the environment
-//! and the configuration, looked for in every byte that a gateway or a webhook's caller says. What
-//! was kept from the caller is in the log, under the id that the caller got.
+//! Private text never reaches callers: canaries in panics, paths, queries, the environment and the
+//! configuration are searched in every byte that leaves a gateway and in every notification. The
+//! log has the private text under the failure id of the caller.
 
 use std::{error, fmt, fs, io, path::Path};
 
@@ -19,14 +19,14 @@ use faultline_tests::{
 use faultline_worker::{Agent, Context, Error, Offer, Worker, reason};
 use serde_json::{Value, json};
 
-/// In everything that nobody outside may see.
+/// Part of every private text in these tests.
 const CANARY: &str = "canary";
 
 const SQL: &str = "SELECT * FROM canary_cards WHERE cvv = '999'";
 const FILE: &str = "/home/canary/.ssh/id_ed25519";
 const SECRET: &str = "postgres://admin:canary@10.0.0.7";
 
-/// An error with causes, as libraries make them.
+/// An error with a source, as libraries build them.
 #[derive(Debug)]
 struct Nested(Option<Box<Nested>>);
 
@@ -42,11 +42,11 @@ impl error::Error for Nested {
     }
 }
 
-/// Fails as its message says, always with a canary in what is not for the caller.
+/// Fails in the way that its message names, with a canary in the private text.
 struct Leaky;
 
-/// What to ask for, the reason that is shown, and what the log has instead.
-const WAYS: &[(&str, &str, &str)] = &[
+/// Message, public reason, and private text in the log.
+const CASES: &[(&str, &str, &str)] = &[
     ("io", "UNKNOWN", FILE),
     ("string", "UNKNOWN", SECRET),
     ("nested", "UNKNOWN", SQL),
@@ -82,9 +82,9 @@ fn has_canary(bytes: &[u8]) -> bool {
     text.contains(CANARY) || text.contains(&path().to_ascii_lowercase())
 }
 
-/// Everything that can be asked about a task, by one binding, and everything that needs no task.
-async fn ask_everything(endpoint: &A2aEndpoint, id: &str) -> Vec<String> {
-    let mut said = Vec::new();
+/// Calls every operation about a task by one binding; returns the answers as text.
+async fn call_every_operation(endpoint: &A2aEndpoint, id: &str) -> Vec<String> {
+    let mut answers = Vec::new();
     for (operation, params) in [
         ("GetTask", json!({"id": id})),
         ("ListTasks", json!({"includeArtifacts": true})),
@@ -92,16 +92,16 @@ async fn ask_everything(endpoint: &A2aEndpoint, id: &str) -> Vec<String> {
         ("ListTaskPushNotificationConfigs", json!({"taskId": id})),
         ("GetExtendedAgentCard", json!({})),
     ] {
-        said.push(format!("{:?}", endpoint.exchange(operation, params).await));
+        answers.push(format!("{:?}", endpoint.exchange(operation, params).await));
     }
-    said.push(match endpoint.stream("SubscribeToTask", json!({"id": id})).await {
+    answers.push(match endpoint.stream("SubscribeToTask", json!({"id": id})).await {
         Ok(events) => format!("{:?}", events.all().await),
         Err(refusal) => format!("{refusal:?}"),
     });
-    said
+    answers
 }
 
-async fn ask_operators(rpc: &Rpc, id: &str) {
+async fn call_operator_api(rpc: &Rpc, id: &str) {
     for path in [
         "/.well-known/agent-card.json",
         "/agents/leaky/.well-known/agent-card.json",
@@ -116,14 +116,14 @@ async fn ask_operators(rpc: &Rpc, id: &str) {
     rpc.inspect(id).await;
 }
 
-/// The failure that the caller was shown.
-fn shown(task: &Value) -> &Value {
+/// The failure in the answer to the caller.
+fn public_failure(task: &Value) -> &Value {
     assert_eq!(task::state(task), FAILED, "{task}");
     &task["metadata"]["faultline.dev/failure"]
 }
 
 #[tokio::test]
-async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
+async fn private_text_of_an_agent_is_in_the_log_and_in_no_answer() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
@@ -135,52 +135,53 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
     let webhook = Webhook::start().await;
     let rpc = Rpc::at(proxy.address);
-    let mut said = Vec::new();
+    let mut answers = Vec::new();
     let mut ends = 0;
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, proxy.address).agent("leaky");
-        for (way, reason, canary) in WAYS {
-            let mut params = message(way);
+        for (case, reason, canary) in CASES {
+            let mut params = message(case);
             let push = json!({"url": webhook.url().replace("canary", "q")});
             params["configuration"] = json!({"taskPushNotificationConfig": push});
             let answer = endpoint.exchange("SendMessage", params).await.unwrap();
-            said.push(format!("{answer:?}"));
-            let failure = shown(&answer.body["task"]);
-            assert_eq!(failure["reason"], *reason, "{way}: {failure}");
+            answers.push(format!("{answer:?}"));
+            let failure = public_failure(&answer.body["task"]);
+            assert_eq!(failure["reason"], *reason, "{case}: {failure}");
             let id = failure["id"].as_str().unwrap();
             let lines = log.of_failure(id);
-            let told = |line: &&Value| line["detail"].as_str().is_some_and(|d| d.contains(canary));
-            let line = lines.iter().find(told);
+            let has_detail =
+                |line: &&Value| line["detail"].as_str().is_some_and(|d| d.contains(canary));
+            let line = lines.iter().find(has_detail);
             let line =
-                line.unwrap_or_else(|| panic!("{way}: the log has it under {id}: {lines:?}"));
-            assert_eq!(line["trace.id"], failure["traceId"], "{way}: {line}");
-            assert_eq!(line["agent"], "leaky", "{way}: {line}");
-            let frames = endpoint.stream("SendStreamingMessage", message(way)).await.unwrap();
-            said.push(format!("{:?}", frames.headers()));
-            said.push(format!("{:?}", frames.all().await));
+                line.unwrap_or_else(|| panic!("{case}: the log has it under {id}: {lines:?}"));
+            assert_eq!(line["trace.id"], failure["traceId"], "{case}: {line}");
+            assert_eq!(line["agent"], "leaky", "{case}: {line}");
+            let frames = endpoint.stream("SendStreamingMessage", message(case)).await.unwrap();
+            answers.push(format!("{:?}", frames.headers()));
+            answers.push(format!("{:?}", frames.all().await));
             let task_id = task::id(&answer.body["task"]);
-            said.extend(ask_everything(&endpoint, task_id).await);
-            ask_operators(&rpc, task_id).await;
+            answers.extend(call_every_operation(&endpoint, task_id).await);
+            call_operator_api(&rpc, task_id).await;
             ends += 1;
         }
     }
-    until("the webhook heard of every end", SOON, async || {
+    until("the webhook received every final status", SOON, async || {
         let failed = webhook.states().into_iter().filter(|state| state == FAILED).count();
         (failed >= ends).then_some(())
     })
     .await;
     for one in webhook.received() {
-        said.push(format!("{:?} {}", one.headers, one.body));
+        answers.push(format!("{:?} {}", one.headers, one.body));
     }
-    for text in said {
+    for text in answers {
         assert!(!has_canary(text.as_bytes()), "an answer leaks: {text}");
     }
     let heard = proxy.recorded();
-    assert!(heard.len() > 10_000 && !has_canary(&heard), "a byte that was sent leaks");
+    assert!(heard.len() > 10_000 && !has_canary(&heard), "a byte of an answer leaks");
     for line in log.lines() {
         assert!(!line.to_string().contains("canary-of-the-mesh"), "the log leaks: {line}");
     }
-    // The store is read by people who are not the log's readers.
+    // Readers of the store may not be allowed to read the log.
     mesh.stop().await.unwrap();
     for file in fs::read_dir(dir.path()).unwrap() {
         let path = file.unwrap().path();
@@ -188,7 +189,7 @@ async fn what_an_agent_did_not_mean_to_say_is_in_the_log_and_in_no_answer() {
     }
 }
 
-/// Breaks a store that is in use, as a bad disk would.
+/// Overwrites the files of a store in use, like a faulty disk.
 fn break_store(dir: &Path) {
     let files = fs::read_dir(dir).expect("the store is there");
     for path in files.map(|file| file.expect("a file can be seen").path()) {
@@ -201,7 +202,7 @@ fn break_store(dir: &Path) {
 }
 
 #[tokio::test]
-async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
+async fn broken_store_leaks_neither_path_nor_error_text() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("canary");
@@ -219,12 +220,12 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
             endpoint.exchange("SendMessage", message("after")).await.map(drop),
             endpoint.stream("SendStreamingMessage", message("after")).await.map(drop),
         ];
-        assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads what is broken");
+        assert!(refusals[0].is_err() && refusals[1].is_err(), "{binding:?} reads a broken store");
         for refusal in refusals.into_iter().filter_map(Result::err) {
             let text = format!("{refusal:?}").to_lowercase();
             let leaks = ["canary", "sqlite", "database", ".db", "disk", "malformed"];
-            for word in leaks {
-                assert!(!text.contains(word), "'{word}' is in {text}");
+            for part in leaks {
+                assert!(!text.contains(part), "'{part}' is in {text}");
             }
             let known = ["STORE_UNAVAILABLE", "OUTCOME_UNKNOWN", "OVERLOADED", "UNAVAILABLE"];
             assert!(known.contains(&refusal.reason().1), "{refusal:?}");
@@ -233,14 +234,14 @@ async fn a_store_that_broke_says_so_without_its_path_or_its_words() {
         }
     }
     assert!(!has_canary(&proxy.recorded()));
-    let told = |id: &String| {
+    let has_detail = |id: &String| {
         log.of_failure(id).iter().any(|l| !l["detail"].as_str().unwrap_or_default().is_empty())
     };
-    assert!(ids.iter().any(told), "the log has the store's own words: {:?}", log.lines());
+    assert!(ids.iter().any(has_detail), "the log has the error of the store: {:?}", log.lines());
 }
 
 #[tokio::test]
-async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() {
+async fn gateway_without_coordinator_leaks_no_address() {
     let log = Log::capture();
     let mut config = Config::default().gateway;
     config.listen.set_port(0);
@@ -255,17 +256,17 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
         let refusal = endpoint.exchange("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refusal.status.as_deref().unwrap_or("UNAVAILABLE"), "UNAVAILABLE");
         let text = format!("{refusal:?}").to_lowercase();
-        // With its colon: ids and times may contain the digits by chance.
+        // With its colon, because ids and times may contain the digits by chance.
         assert!(!text.contains("canary") && !text.contains(":4711"), "{text}");
         let failure = refusal.detail("faultline.v1.Failure").expect("the record");
         let lines = log.of_failure(failure["id"].as_str().unwrap());
-        assert_eq!(lines.len(), 1, "it is logged once: {lines:?}");
+        assert_eq!(lines.len(), 1, "the failure is logged once: {lines:?}");
         assert_eq!(lines[0]["trace.id"], failure["traceId"], "{lines:?}");
     }
     let card = Rpc::at(proxy.address).path("/agents/echo/.well-known/agent-card.json").get().await;
     assert_eq!(card.status, 503);
     assert!(!has_canary(&proxy.recorded()));
-    // The resolver of the machine decides how soon a name is known not to exist.
+    // The resolver of the machine decides how soon the lookup fails.
     let is_logged = async || {
         let mut lines = log.lines().into_iter().map(|line| line.to_string());
         lines.any(|line| line.contains("canary.invalid")).then_some(())
@@ -276,7 +277,7 @@ async fn a_gateway_that_cannot_reach_its_coordinator_does_not_say_where_it_is() 
 }
 
 #[tokio::test]
-async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
+async fn token_of_a_caller_is_in_no_answer_and_no_log_line() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
@@ -286,22 +287,25 @@ async fn a_callers_token_is_in_no_answer_and_in_no_line_of_the_log() {
     config.auth = serde_json::from_value(token).unwrap();
     let mesh = LocalMesh::start(config).await.unwrap();
     let proxy = RecordingProxy::to(mesh.gateway_addr()).await;
-    let mut said = Vec::new();
+    let mut answers = Vec::new();
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, proxy.address).agent("script");
         let known = endpoint.bearer("canary-token");
         let sent = known.exchange("SendMessage", message("fail INTERNAL")).await.unwrap();
-        said.push(format!("{sent:?}"));
-        for wrong in ["canary-of-a-stranger", "canary token", ""] {
+        answers.push(format!("{sent:?}"));
+        for wrong in ["canary-of-an-attacker", "canary token", ""] {
             let refused =
                 endpoint.bearer(wrong).exchange("SendMessage", message("x")).await.unwrap_err();
             assert_eq!(refused.reason().1, "UNAUTHENTICATED_CALLER", "{refused:?}");
-            said.push(format!("{refused:?}"));
+            answers.push(format!("{refused:?}"));
         }
     }
-    said.extend(log.lines().iter().map(Value::to_string));
-    for text in said {
-        assert!(!has_canary(text.as_bytes()) && !text.contains(sha256), "it leaks: {text}");
+    answers.extend(log.lines().iter().map(Value::to_string));
+    for text in answers {
+        assert!(
+            !has_canary(text.as_bytes()) && !text.contains(sha256),
+            "an answer or a log line leaks: {text}"
+        );
     }
     assert!(!has_canary(&proxy.recorded()));
 }

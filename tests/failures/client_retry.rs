@@ -1,5 +1,5 @@
-//! Calls that are made again: how often, after how long, with what, and what is told when it was in
-//! vain.
+//! Retries of the client: exponential backoff, connection errors, one retry budget for connection
+//! and call, and renewal of expired tokens.
 
 use std::{
     sync::{
@@ -27,24 +27,24 @@ fn done() -> Reply {
     Reply::task(task("COMPLETED"))
 }
 
-/// What of the traceparent is the same in all of one trace.
+/// The trace id of a call.
 fn trace_of(call: &Request) -> String {
     let parent = call.header("traceparent").expect("every call is in a trace");
-    parent.split('-').nth(1).expect("it has an id").to_owned()
+    parent.split('-').nth(1).expect("a traceparent has a trace id").to_owned()
 }
 
-/// How often a call was made again, for the wire and for what the peer said, each time.
+/// Both retry counters of each retry in the log: after connection errors and after error answers.
 fn retries(log: &Log) -> Vec<(u64, u64)> {
-    let again = |line: &Value| line["message"] == "a call is made again";
+    let is_retry = |line: &Value| line["message"] == "a call is made again";
     let counts = |line: &Value| {
-        let count = |key: &str| line[key].as_u64().expect("it is counted");
+        let count = |key: &str| line[key].as_u64().expect("a counter");
         (count("wire_retries"), count("call_retries"))
     };
-    log.lines().iter().filter(|line| again(line)).map(counts).collect()
+    log.lines().iter().filter(|line| is_retry(line)).map(counts).collect()
 }
 
 #[tokio::test]
-async fn a_peer_that_fails_is_called_again_after_growing_pauses_and_it_is_one_call() {
+async fn failing_peer_is_retried_with_backoff_in_one_trace() {
     let peer = Peer::start([Reply::html(503), Reply::html(502), Reply::html(503), done()]);
     let peer = peer.await.unwrap();
     let client = Client::connect(&peer.url()).await.unwrap();
@@ -62,32 +62,32 @@ async fn a_peer_that_fails_is_called_again_after_growing_pauses_and_it_is_one_ca
 }
 
 #[tokio::test]
-async fn a_port_that_opens_late_is_reached() {
+async fn port_that_opens_late_is_reached() {
     let log = Log::capture();
     let address = free_address();
     let client = Client::new(&format!("http://{address}")).unwrap();
     let opens = async {
-        until("two calls have failed", SOON, async || (retries(&log).len() == 2).then_some(()))
+        until("two calls issue failed", SOON, async || (retries(&log).len() == 2).then_some(()))
             .await;
-        let listener = TcpListener::bind(address).await.expect("it was free");
-        let (mut socket, _) = listener.accept().await.expect("somebody calls");
+        let listener = TcpListener::bind(address).await.expect("the port is free");
+        let (mut socket, _) = listener.accept().await.expect("the client connects");
         let mut request = vec![0; 64 * 1024];
-        let read = socket.read(&mut request).await.expect("it is a request");
+        let read = socket.read(&mut request).await.expect("a request");
         let body = json!({"jsonrpc": "2.0", "id": 1, "result": {"task": task("COMPLETED")}});
         let body = body.to_string();
         let kind = "content-type: application/json";
         let head = format!("HTTP/1.1 200 OK\r\n{kind}\r\ncontent-length: {}\r\n\r\n", body.len());
-        socket.write_all((head + &body).as_bytes()).await.expect("it listens");
+        socket.write_all((head + &body).as_bytes()).await.expect("the client reads");
         String::from_utf8_lossy(&request[..read]).into_owned()
     };
     let (sent, request) = tokio::join!(client.send(text("hello")), opens);
     assert_eq!(sent.unwrap().task().unwrap().id, "t");
     assert!(request.contains("hello"), "{request}");
-    assert_eq!(retries(&log), [(1, 0), (2, 0)], "the third was taken");
+    assert_eq!(retries(&log), [(1, 0), (2, 0)], "the third call succeeds");
 }
 
 #[tokio::test]
-async fn a_port_that_never_opens_is_told_with_what_was_tried() {
+async fn closed_port_is_reported_with_the_number_of_retries() {
     let log = Log::capture();
     let client = Client::new(&format!("http://{}", free_address())).unwrap();
     let error = client.send(text("hello")).await.unwrap_err();
@@ -99,7 +99,7 @@ async fn a_port_that_never_opens_is_told_with_what_was_tried() {
 }
 
 #[tokio::test]
-async fn what_the_wire_did_and_what_the_peer_said_are_counted_apart_and_allowed_together() {
+async fn connection_and_call_retries_are_counted_separately_and_share_one_budget() {
     let log = Log::capture();
     let busy = json!({"code": -31008, "message": "slow down", "data": [
         {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMITED",
@@ -110,7 +110,7 @@ async fn what_the_wire_did_and_what_the_peer_said_are_counted_apart_and_allowed_
     let client = Client::connect(&peer.url()).await.unwrap();
     client.send(text("x").idempotent()).await.unwrap();
     assert_eq!(retries(&log), [(1, 0), (1, 1), (2, 1)]);
-    // A fourth is not made, whatever the three were for.
+    // A fourth retry is not made: both kinds share one budget.
     let peer = Peer::start(replies().into_iter().chain([Reply::error(busy.clone()), done()]));
     let peer = peer.await.unwrap();
     let client = Client::connect(&peer.url()).await.unwrap();
@@ -120,19 +120,19 @@ async fn what_the_wire_did_and_what_the_peer_said_are_counted_apart_and_allowed_
     assert_eq!(peer.calls().len(), 4);
 }
 
-/// A peer that takes no token but the second that is had, and a client that has one after another.
-async fn second_token(taken: impl Fn(&Request) -> Reply + Send + 'static) -> (Peer, Client) {
+/// A peer that accepts the second token only, and a client whose token source counts its tokens.
+async fn second_token(accepted: impl Fn(&Request) -> Reply + Send + 'static) -> (Peer, Client) {
     let answers = move |request: &Request, _: usize| match request.header("authorization") {
-        Some("Bearer token-2") => taken(request),
+        Some("Bearer token-2") => accepted(request),
         _ => Reply::json(401, json!({})),
     };
     let peer = Peer::answering(answers).await.expect("a port is free");
-    let had = Arc::new(AtomicU32::new(0));
-    let have = move || {
-        let token = had.fetch_add(1, Ordering::SeqCst) + 1;
+    let issued = Arc::new(AtomicU32::new(0));
+    let issue = move || {
+        let token = issued.fetch_add(1, Ordering::SeqCst) + 1;
         async move { Ok(format!("token-{token}")) }
     };
-    let builder = Client::builder(&peer.url()).bearer_from(have);
+    let builder = Client::builder(&peer.url()).bearer_from(issue);
     let client = builder.direct().expect("a peer has a good URL");
     (peer, client)
 }
@@ -143,14 +143,14 @@ fn tokens(peer: &Peer) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_token_that_expired_is_had_anew_once() {
+async fn expired_token_is_renewed_once() {
     let (peer, client) = second_token(|_| done()).await;
-    // Nothing was done under the old token, so a send is sent again, key or no key.
+    // A 401 proves that nothing was done, so a send is repeated even without a key.
     client.send(text("x")).await.unwrap();
     client.send(text("y")).await.unwrap();
-    let seen = ["Bearer token-1", "Bearer token-2", "Bearer token-2"];
-    assert_eq!(tokens(&peer), seen, "what is good is kept");
-    // A token that does not help is not asked for for ever.
+    let expected = ["Bearer token-1", "Bearer token-2", "Bearer token-2"];
+    assert_eq!(tokens(&peer), expected, "a valid token is kept");
+    // The token is renewed once per call.
     let (peer, client) = second_token(|_| Reply::json(401, json!({}))).await;
     let error = client.send(text("x")).await.unwrap_err();
     assert_eq!(error.failure().unwrap().row(), &reason::UNAUTHENTICATED);
@@ -158,7 +158,7 @@ async fn a_token_that_expired_is_had_anew_once() {
 }
 
 #[tokio::test]
-async fn a_token_that_expires_while_a_stream_is_read_is_had_anew() {
+async fn token_that_expires_during_a_stream_is_renewed() {
     let events = |last: &str| vec![json!({"task": task("WORKING")}), json!({"task": task(last)})];
     let calls = Arc::new(AtomicU32::new(0));
     let seen = Arc::clone(&calls);
@@ -175,13 +175,13 @@ async fn a_token_that_expires_while_a_stream_is_read_is_had_anew() {
     })
     .await
     .unwrap();
-    let had = AtomicU32::new(0);
-    let have = move || {
-        let token = had.fetch_add(1, Ordering::SeqCst) + 1;
+    let issued = AtomicU32::new(0);
+    let issue = move || {
+        let token = issued.fetch_add(1, Ordering::SeqCst) + 1;
         async move { Ok(format!("token-{token}")) }
     };
     let reconnect = Reconnect { backoff: Duration::from_millis(1), ..Reconnect::default() };
-    let builder = Client::builder(&peer.url()).bearer_from(have).reconnect(reconnect);
+    let builder = Client::builder(&peer.url()).bearer_from(issue).reconnect(reconnect);
     let answer = builder.direct().unwrap().run(text("x")).await.unwrap();
     assert_eq!(answer.task().unwrap().id, "t");
     assert_eq!(peer.methods(), ["SendStreamingMessage", "SubscribeToTask", "SubscribeToTask"]);
@@ -190,7 +190,7 @@ async fn a_token_that_expires_while_a_stream_is_read_is_had_anew() {
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_had_is_no_call() {
+async fn missing_token_prevents_the_call() {
     let peer = Peer::start([]).await.unwrap();
     let retry = faultline_client::Retry::never();
     let builder = Client::builder(&peer.url()).retry(retry);

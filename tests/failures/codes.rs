@@ -1,5 +1,5 @@
-//! Every way an agent can fail, through real processes, to the client and into the store: nothing
-//! of it may be lost or changed on the way, however the client asks.
+//! Failures with every gRPC code, through real processes: the record reaches the client and the
+//! store complete and unchanged, by unary call, stream and inspection.
 
 use faultline_tests::{
     Plan, Rpc,
@@ -8,7 +8,7 @@ use faultline_tests::{
 };
 use serde_json::{Value, json};
 
-/// Every code of gRPC that is not OK.
+/// Every gRPC code except OK.
 const CODES: [(&str, u32); 16] = [
     ("CANCELLED", 1),
     ("UNKNOWN", 2),
@@ -28,8 +28,8 @@ const CODES: [(&str, u32); 16] = [
     ("UNAUTHENTICATED", 16),
 ];
 
-/// What the agent said, and what everybody must hear.
-struct Said {
+/// The failure of the agent, and the expected values at every reader. Immutable, one per case.
+struct ExpectedFailure {
     reason: &'static str,
     number: u32,
     business_code: String,
@@ -38,9 +38,9 @@ struct Said {
     trace_id: String,
 }
 
-impl Said {
+impl ExpectedFailure {
     fn script(&self) -> String {
-        let Said { reason, business_code, text, retryable, .. } = self;
+        let ExpectedFailure { reason, business_code, text, retryable, .. } = self;
         let text = text.replace('"', "\\\"");
         format!(
             "say before; fail {reason} code={business_code} text=\"{text}\" \
@@ -48,7 +48,7 @@ impl Said {
         )
     }
 
-    /// Checks a record as the client reads it.
+    /// Checks a failure record of a client.
     fn check(&self, failure: &Value, task_id: &str) {
         let expected = json!({
             "code": self.number,
@@ -67,7 +67,7 @@ impl Said {
         }
         assert_eq!(failure["origin"]["agent"], "script", "{failure}");
         assert_eq!(failure["origin"]["service"], "worker", "{failure}");
-        assert!(failure["retryable"].is_boolean(), "no table is needed to know: {failure}");
+        assert!(failure["retryable"].is_boolean(), "the record has the flag itself: {failure}");
         assert!(failure["id"].as_str().is_some_and(|id| id.len() == 36), "{failure}");
         assert!(failure["spanId"].as_str().is_some_and(|id| id.len() == 16), "{failure}");
         let causes = failure["causes"].as_array().expect("a failure has its root");
@@ -76,7 +76,7 @@ impl Said {
         assert_eq!(causes[0]["agent"], "script", "{failure}");
     }
 
-    /// Checks the flat keys, which are on a task or event and mirrored in its message.
+    /// Checks the flat keys of a task, an event or a message.
     fn check_flat(&self, metadata: &Value) {
         let flat = json!({
             "object_type": "error",
@@ -90,22 +90,26 @@ impl Said {
         }
     }
 
-    /// Checks a task or a status update, around its status and in its message.
+    /// Checks a task or a status update, and its message.
     fn check_status(&self, carrier: &Value, task_id: &str) {
         assert_eq!(task::state(carrier), FAILED, "{carrier}");
         self.check(&carrier["metadata"]["faultline.dev/failure"], task_id);
         self.check_flat(&carrier["metadata"]);
         let message = &carrier["status"]["message"];
         self.check_flat(&message["metadata"]);
-        assert_eq!(message["metadata"].get("faultline.dev/failure"), None, "it is said once");
+        assert_eq!(
+            message["metadata"].get("faultline.dev/failure"),
+            None,
+            "the record occurs once"
+        );
         assert_eq!(task::text(message), self.text, "{message}");
         assert_eq!(message["role"], "ROLE_AGENT", "{message}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_of_any_code_arrives_whole() {
-    // Each is to arrive as it is, and nobody is to be left alone for it.
+async fn failure_of_any_code_arrives_complete() {
+    // No retries, and no circuit breaker.
     let plan = Plan::default().with("retries = 0").with("breaker_failures = 0");
     let cluster = plan.start().await;
     let mut failures = 0;
@@ -114,46 +118,47 @@ async fn a_failure_of_any_code_arrives_whole() {
             let (trace_id, header) = crate::trace();
             let text = format!("{reason}; {{said}} \"so\", ünïcode and all");
             let business_code = format!("BIZ_{number}");
-            let said = Said { reason, number, business_code, text, retryable, trace_id };
+            let expected =
+                ExpectedFailure { reason, number, business_code, text, retryable, trace_id };
             let rpc = cluster.rpc().agent("script").header("traceparent", header);
-            check_unary(&rpc, &said).await;
-            check_stream(&rpc, &said).await;
+            check_unary(&rpc, &expected).await;
+            check_stream(&rpc, &expected).await;
             failures += 1;
         }
     }
     assert_eq!(failures, 32);
 }
 
-async fn check_unary(rpc: &Rpc, said: &Said) {
-    let task = rpc.send(&said.script()).await;
+async fn check_unary(rpc: &Rpc, expected: &ExpectedFailure) {
+    let task = rpc.send(&expected.script()).await;
     let id = task::id(&task);
-    said.check_status(&task, id);
-    assert_eq!(rpc.task(id).await, task, "what is stored is what was answered");
-    check_inspect(rpc, said, id).await;
+    expected.check_status(&task, id);
+    assert_eq!(rpc.task(id).await, task, "the stored task is the answer");
+    check_inspect(rpc, expected, id).await;
 }
 
-async fn check_stream(rpc: &Rpc, said: &Said) {
-    let stream = rpc.stream("SendStreamingMessage", message(&said.script())).await;
-    let frames = stream.expect("a failing task is a stream like any other").all().await;
+async fn check_stream(rpc: &Rpc, expected: &ExpectedFailure) {
+    let stream = rpc.stream("SendStreamingMessage", message(&expected.script())).await;
+    let frames = stream.expect("the stream of a failing task opens").all().await;
     let id = task::id(&frames[0].body["task"]);
     let last = &frames[frames.len() - 1].body["statusUpdate"];
-    said.check_status(last, id);
+    expected.check_status(last, id);
     assert_eq!(last["taskId"], id);
     let finals = frames.iter().filter(|f| {
         let state = f.body["statusUpdate"]["status"]["state"].as_str();
         state.is_some_and(task::is_final)
     });
     assert_eq!(finals.count(), 1, "{frames:?}");
-    said.check_status(&rpc.task(id).await, id);
-    check_inspect(rpc, said, id).await;
+    expected.check_status(&rpc.task(id).await, id);
+    check_inspect(rpc, expected, id).await;
 }
 
-async fn check_inspect(rpc: &Rpc, said: &Said, id: &str) {
+async fn check_inspect(rpc: &Rpc, expected: &ExpectedFailure, id: &str) {
     let inspected = rpc.inspect(id).await;
-    said.check(&inspected["failure"], id);
-    assert_eq!(inspected["traceId"], said.trace_id.as_str(), "{inspected}");
+    expected.check(&inspected["failure"], id);
+    assert_eq!(inspected["traceId"], expected.trace_id.as_str(), "{inspected}");
     assert_eq!(inspected["agent"], "script");
     let attempts = inspected["attempts"].as_array().expect("there was an attempt");
-    assert_eq!(attempts.len(), 1, "it is tried once: {inspected}");
+    assert_eq!(attempts.len(), 1, "one attempt: {inspected}");
     assert_eq!(attempts[0]["outcome"], "OUTCOME_ENDED", "{inspected}");
 }

@@ -1,5 +1,5 @@
-//! Tasks that have only so much time: whose time ran out, what it cost the others, and what costs
-//! nothing.
+//! Deadlines of tasks: shrinking budgets along a chain, expiry in a queue, waiting for people, and
+//! restarts of the coordinator.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -23,10 +23,10 @@ fn failure(task: &Value) -> &Value {
 
 async fn tasks(rpc: &Rpc) -> Vec<Value> {
     let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
-    list["tasks"].as_array().expect("it is a list").clone()
+    list["tasks"].as_array().expect("tasks are a list").clone()
 }
 
-/// Gives its message to the next, or hangs when there is none.
+/// Delegates its message to the next agent; the last agent sleeps.
 struct Hop(Option<&'static str>);
 
 impl Agent for Hop {
@@ -39,7 +39,7 @@ impl Agent for Hop {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
+async fn innermost_hop_expires_first_and_the_chain_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let hops = [("top", Some("middle")), ("middle", Some("bottom")), ("bottom", None)];
@@ -49,24 +49,24 @@ async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
     };
     mesh.attach(Config::default(), build).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
-    // Each hop keeps a twentieth for the way back, so what is left for two of them is most of a
-    // second: enough for a disk that is busy with something else.
+    // Each hop reserves a twentieth of its time for the way back. For two hops that is most of a
+    // second, enough for a busy disk.
     let top = rpc.agent("top").header(TIMEOUT, 8000).send("go").await;
     assert_eq!(task::state(&top), FAILED, "{top}");
     let seen = failure(&top);
     assert_eq!((&seen["reason"], &seen["hop"]), (&json!("TASK_TIMEOUT"), &json!(2)), "{seen}");
-    assert_eq!(seen["code"], 4, "DEADLINE_EXCEEDED, no cancel: {seen}");
+    assert_eq!(seen["code"], 4, "DEADLINE_EXCEEDED and not CANCELLED: {seen}");
     assert_eq!(seen["origin"]["agent"], "bottom", "{seen}");
-    assert_eq!((&seen["retryable"], &seen["retryAfter"]), (&json!(true), &json!("10s")), "{seen}");
-    let told = seen["publicMessage"].as_str().unwrap();
-    assert!(told.starts_with("bottom: agent 'bottom' did not finish within "), "{seen}");
-    assert!(told.ends_with(" (via middle)"), "{seen}");
+    assert_eq!((&seen["retryable"], &seen["retryAfter"]), (&json!(false), &json!("10s")), "{seen}");
+    let message = seen["publicMessage"].as_str().unwrap();
+    assert!(message.starts_with("bottom: agent 'bottom' did not finish within "), "{seen}");
+    assert!(message.ends_with(" (via middle)"), "{seen}");
     let tasks = tasks(&rpc).await;
     assert_eq!(tasks.len(), 3);
     for task in &tasks {
-        assert_eq!(task::state(task), FAILED, "nothing is left at work: {task}");
+        assert_eq!(task::state(task), FAILED, "no task is left running: {task}");
     }
-    // Each had less than the one above it, and the operators see how much.
+    // Each task has less time than its parent, and operators see the limits.
     let mut limits = Vec::new();
     for task in &tasks {
         let inspected = rpc.inspect(task::id(task)).await;
@@ -90,7 +90,7 @@ async fn the_innermost_hop_runs_out_first_and_the_chain_names_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_in_a_queue_runs_out_too() {
+async fn queued_task_expires() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
@@ -100,18 +100,18 @@ async fn a_task_in_a_queue_runs_out_too() {
     let second = script.header(TIMEOUT, 200).send("chunk x").await;
     assert_eq!(failure(&second)["reason"], "TASK_TIMEOUT", "{second}");
     let inspected = script.inspect(task::id(&second)).await;
-    assert!(inspected.get("attempts").is_none(), "nobody ever had it: {inspected}");
+    assert!(inspected.get("attempts").is_none(), "no attempt was made: {inspected}");
     assert_eq!(task::state(&script.task(task::id(&first)).await), WORKING);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_human_may_take_longer_than_the_task() {
+async fn time_of_a_person_does_not_count_against_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script");
     let asked = script.header(TIMEOUT, 1000).send("delegate script { ask \"well?\" }").await;
     assert_eq!(task::state(&asked), INPUT_REQUIRED);
-    // What is waited for is that nothing happens.
+    // Nothing may happen in this time.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let still = script.task(task::id(&asked)).await;
     assert_eq!(task::state(&still), INPUT_REQUIRED);
@@ -123,7 +123,7 @@ async fn a_human_may_take_longer_than_the_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_waits_longer_than_every_limit_there_is() {
+async fn question_outlasts_every_timeout() {
     let plan = Plan::default()
         .with("reattach_grace_ms = 200")
         .with("wait_for_worker_ms = 200")
@@ -134,12 +134,12 @@ async fn a_question_waits_longer_than_every_limit_there_is() {
     let answered = hasty.send("ask \"well?\"; chunk $answer").await;
     let canceled = hasty.send("ask \"well?\"").await;
     let interrupt = &answered["status"]["message"]["metadata"]["faultline.dev/interrupt"];
-    assert!(interrupt["expiresAt"].is_null(), "unless it was said it does not expire: {interrupt}");
+    assert!(interrupt["expiresAt"].is_null(), "a question does not expire by default: {interrupt}");
     cluster.workers[0].kill().await;
-    // What is waited for is that nothing happens, with nobody there who could go on.
+    // Nothing may happen in this time, without a worker.
     tokio::time::sleep(Duration::from_secs(2)).await;
     for asked in [&answered, &canceled] {
-        assert_eq!(script.task(task::id(asked)).await, *asked, "as it was");
+        assert_eq!(script.task(task::id(asked)).await, *asked, "the task is unchanged");
     }
     let ended = script.call("CancelTask", json!({"id": task::id(&canceled)})).await.unwrap();
     assert_eq!(task::state(&ended), CANCELED);
@@ -148,35 +148,36 @@ async fn a_question_waits_longer_than_every_limit_there_is() {
     assert_eq!(task::artifacts(&done["task"])["output"], "yes", "{done}");
 }
 
-/// Spends its time until next to nothing is left, and tells what the call said that it made then.
+/// Sleeps until 60 ms are left, delegates, and reports the remaining time and the refusal.
 struct Late(Mutex<Option<oneshot::Sender<(Duration, String)>>>);
 
 impl Agent for Late {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        let left = cx.remaining().expect("it was given a time");
+        let left = cx.remaining().expect("the task has a deadline");
         tokio::time::sleep(left.saturating_sub(Duration::from_millis(60))).await;
         let left = cx.remaining().unwrap_or_default();
-        let refused = cx.delegate("echo", "quick").await.expect_err("there is no time for it");
-        if let Some(told) = self.0.lock().expect("nobody panics with it").take() {
-            let _ = told.send((left, format!("{refused:?}")));
+        let refused =
+            cx.delegate("echo", "quick").await.expect_err("the remaining time is too short");
+        if let Some(report) = self.0.lock().expect("the lock is not poisoned").take() {
+            let _ = report.send((left, format!("{refused:?}")));
         }
         Err(refused)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_cannot_be_in_time_is_not_made() {
+async fn delegation_without_enough_time_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
-    let (told, hears) = oneshot::channel();
-    let offer = Offer::new("late", Late(Mutex::new(Some(told)))).timeout(Duration::from_secs(1));
+    let (report, received) = oneshot::channel();
+    let offer = Offer::new("late", Late(Mutex::new(Some(report)))).timeout(Duration::from_secs(1));
     mesh.attach(Config::default(), |config| Worker::new(config).offer(offer)).await.unwrap();
     let late = Rpc::at(mesh.gateway_addr()).agent("late");
     let task = late.send("go").await;
     assert_eq!(task::state(&task), FAILED, "{task}");
-    let (left, refused) = hears.await.expect("the agent was refused");
-    assert!(left <= Duration::from_millis(60), "the agent sees its time pass: {left:?}");
-    // On a busy machine its own time may be over before the call is even heard.
+    let (left, refused) = received.await.expect("the agent was refused");
+    assert!(left <= Duration::from_millis(60), "the agent sees its remaining time: {left:?}");
+    // On a busy machine the task may expire before its call is handled.
     if failure(&task)["reason"] != "TASK_TIMEOUT" {
         assert_eq!(failure(&task)["reason"], "DEADLINE_BUDGET_EXHAUSTED", "{task}");
         assert_eq!(failure(&task)["origin"]["agent"], "late", "{task}");
@@ -186,14 +187,14 @@ async fn a_call_that_cannot_be_in_time_is_not_made() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn time_goes_on_where_it_was_when_the_coordinator_comes_back() {
+async fn deadline_continues_after_a_coordinator_restart() {
     let mut cluster = Plan::default().start().await;
     let script = cluster.rpc().agent("script");
     let task = script.header(TIMEOUT, 3000).send_immediately("sleep 60s").await;
     let id = task::id(&task);
     cluster.coordinators[0].kill().await;
     cluster.coordinators[0].restart().await;
-    let ended = until("the task has run out", SOON, async || {
+    let ended = until("the task has expired", SOON, async || {
         let found = script.try_call("GetTask", json!({"id": id})).await.ok()?.ok()?;
         is_final(task::state(&found)).then_some(found)
     })
@@ -202,15 +203,15 @@ async fn time_goes_on_where_it_was_when_the_coordinator_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn patience_ends_a_call_and_a_deadline_ends_a_task() {
+async fn client_timeout_ends_the_call_and_a_deadline_ends_the_task() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let script = Rpc::at(mesh.gateway_addr()).agent("script").header("prefer", "wait=1");
     let refused = script.call("SendMessage", message("sleep 1500ms; chunk x")).await.unwrap_err();
     assert_eq!(refused["code"], -31004, "{refused}");
-    let id = refused["data"][0]["metadata"]["taskId"].as_str().expect("it names the task");
+    let id = refused["data"][0]["metadata"]["taskId"].as_str().expect("the failure names the task");
     let text = refused["message"].as_str().unwrap();
-    assert!(text.contains(id) && text.contains("GetTask"), "it says what to do: {text}");
+    assert!(text.contains(id) && text.contains("GetTask"), "the message has the remedy: {text}");
     let done = until("the task has ended", SOON, async || {
         Some(script.task(id).await).filter(|t| is_final(task::state(t)))
     })

@@ -1,5 +1,5 @@
-//! Work given to several agents at once: how many have to do it, what becomes of the rest, and what
-//! the task says when it had to go on with less.
+//! Fan-out to several agents: the minimum number of results, the remaining branches, and the
+//! record of tolerated failures in a degraded task.
 
 use faultline::LocalMesh;
 use faultline_tests::{
@@ -20,7 +20,7 @@ struct Running {
     _dir: TempDir,
 }
 
-/// Never does what it is told, and says so the same way each time.
+/// Fails every task with the same business error.
 struct Down;
 
 impl Agent for Down {
@@ -50,13 +50,13 @@ fn failure(task: &Value) -> &Value {
 
 async fn children(rpc: &Rpc, parent: &Value) -> Vec<Value> {
     let list = rpc.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
-    let tasks = list["tasks"].as_array().expect("it is a list").iter();
+    let tasks = list["tasks"].as_array().expect("tasks are a list").iter();
     let mine = tasks.filter(|t| t["metadata"]["faultline.dev/parent"] == parent["id"]);
     mine.cloned().collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_of_three_are_enough_when_two_are_asked_for() {
+async fn fan_out_succeeds_with_the_minimum_of_results() {
     let up = start().await;
     let script = "fanout 2 of script,down,script { sleep 300ms; chunk x }";
     let task = up.script.send(script).await;
@@ -75,13 +75,13 @@ async fn two_of_three_are_enough_when_two_are_asked_for() {
     assert_eq!((&outer["agent"], &root["agent"]), (&json!("script"), &json!("down")));
     assert_eq!(root["publicMessage"], "closed for today");
     assert!(failure(&task).is_null() && task["metadata"]["error_code"].is_null(), "{task}");
-    assert_eq!(up.rpc.task(task::id(&task)).await, task, "it says so later too");
+    assert_eq!(up.rpc.task(task::id(&task)).await, task, "the stored task is the same");
     let stored = &up.rpc.inspect(task::id(&task)).await["tolerated"];
     assert_eq!(json!([task::public(&stored[0])]), *tolerated);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_of_three_are_too_few_when_three_are_asked_for() {
+async fn fan_out_fails_below_the_minimum_of_results() {
     let up = start().await;
     let task = up.script.send("fanout 3 of script,down,script { sleep 300ms; chunk x }").await;
     assert_eq!(task::state(&task), FAILED, "{task}");
@@ -98,7 +98,7 @@ async fn two_of_three_are_too_few_when_three_are_asked_for() {
     let failed = up.rpc.task(branch["taskId"].as_str().unwrap()).await;
     assert_eq!(task::state(&failed), FAILED, "the branch names its task");
     assert_eq!(self::failure(&failed)["id"], branch["failureId"]);
-    // Though three were impossible from the start, the others were not told to stop.
+    // The other branches are not cancelled, although three results are impossible.
     let children = children(&up.rpc, &task).await;
     let mut states: Vec<_> = children.iter().map(task::state).collect();
     states.sort_unstable();
@@ -106,19 +106,19 @@ async fn two_of_three_are_too_few_when_three_are_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_to_finish_cancels_the_others() {
+async fn first_result_cancels_the_other_branches() {
     let up = start().await;
-    // One of them gets its answer; the others would wait for theirs.
+    // One branch gets its answer; the others wait for theirs.
     let script = "fanout first of script,script,script { ask Who?; chunk $answer }";
     let root = up.script.send(script).await;
     assert_eq!(task::state(&root), INPUT_REQUIRED, "{root}");
-    let all = until("all three were asked", SOON, async || {
+    let all = until("all three ask", SOON, async || {
         let children = children(&up.rpc, &root).await;
         let waits = |t: &Value| task::state(t) == INPUT_REQUIRED;
         (children.len() == 3 && children.iter().all(waits)).then_some(children)
     })
     .await;
-    up.script.call("SendMessage", answer(task::id(&root), "Ada")).await.expect("it waits");
+    up.script.call("SendMessage", answer(task::id(&root), "Ada")).await.expect("the task waits");
     let task = until("the fan-out is over", SOON, async || {
         Some(up.rpc.task(task::id(&root)).await).filter(|t| task::is_final(task::state(t)))
     })
@@ -129,12 +129,15 @@ async fn the_first_to_finish_cancels_the_others() {
         states.push(task::state(&up.rpc.task(task::id(child)).await).to_owned());
     }
     states.sort_unstable();
-    assert_eq!(states, [CANCELED, CANCELED, COMPLETED], "as they are stored");
-    assert!(task["metadata"]["faultline.dev/degraded"].is_null(), "losing is no failure: {task}");
+    assert_eq!(states, [CANCELED, CANCELED, COMPLETED], "the stored states");
+    assert!(
+        task["metadata"]["faultline.dev/degraded"].is_null(),
+        "a cancelled branch is not a failure: {task}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_of_them_put_their_work_together_in_order_on_one_slot() {
+async fn results_of_all_branches_are_joined_in_order_on_one_slot() {
     let up = start().await;
     let script = "fanout all of script,echo,script { artifact report hello; chunk a }";
     let task = up.script.send(script).await;
@@ -142,11 +145,11 @@ async fn all_of_them_put_their_work_together_in_order_on_one_slot() {
     let artifacts = task::artifacts(&task);
     assert_eq!((&*artifacts["report"], &*artifacts["output"]), ("hellohello", "aa"));
     assert!(artifacts["echo"].contains("artifact report"), "{artifacts:?}");
-    assert!(task["metadata"].is_null(), "nothing is degraded: {task}");
+    assert!(task["metadata"].is_null(), "the task is not degraded: {task}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_goes_on_when_its_specialist_fails() {
+async fn delegating_agent_tolerates_a_failed_child_and_continues() {
     let up = start().await;
     let script = "try { delegate down { x } } else { delegate script { chunk \"by B\" } }";
     let params = message(script);
@@ -158,11 +161,11 @@ async fn a_coordinator_goes_on_when_its_specialist_fails() {
     let record = &task["metadata"]["faultline.dev/tolerated"][0];
     assert_eq!(record["severity"], "SEVERITY_RECOVERABLE", "{record}");
     assert_eq!(record["origin"]["agent"], "down", "{record}");
-    // One event for those who watch, and none that says FAILED.
+    // The stream has one event with the failure, and none with the state FAILED.
     let updates: Vec<_> = frames.iter().filter_map(|f| f.body.get("statusUpdate")).collect();
-    let told: Vec<_> = updates.iter().filter(|u| !failure(u).is_null()).collect();
-    assert_eq!(told.len(), 1, "{frames:?}");
-    assert_eq!((task::state(told[0]), failure(told[0])), (WORKING, record));
+    let failures: Vec<_> = updates.iter().filter(|u| !failure(u).is_null()).collect();
+    assert_eq!(failures.len(), 1, "{frames:?}");
+    assert_eq!((task::state(failures[0]), failure(failures[0])), (WORKING, record));
     assert!(updates.iter().all(|u| task::state(u) != FAILED), "{updates:?}");
     assert!(updates.iter().all(|u| u["metadata"]["object_type"].is_null()), "{updates:?}");
 }

@@ -1,5 +1,5 @@
-//! Clients that send what nobody should: each gets its exact error, or a closed connection in
-//! bounded time, and everybody else is served meanwhile and afterwards.
+//! Malformed, oversized and slow requests: each gets its exact error, or its connection is closed
+//! in bounded time (slow loris), and other clients are served meanwhile and afterwards.
 
 use std::time::Duration;
 
@@ -17,16 +17,16 @@ use tokio::{
 };
 
 const MIB: usize = 1024 * 1024;
-/// Longer than the time for headers, and the time until the first byte before it.
+/// Longer than the timeouts for the first byte and for the headers.
 const HEADERS_CLOSE: Duration = Duration::from_secs(25);
-/// Longer than the time for a body.
+/// Longer than the timeout for a body.
 const BODY_CLOSE: Duration = Duration::from_secs(40);
 
-/// What must come back: HTTP status, JSON-RPC number, reason, and a part of the message.
+/// The expected answer: HTTP status, JSON-RPC code, reason, and a part of the message.
 struct Refusal(u16, i32, &'static str, &'static str);
 
 async fn assert_refused(rpc: &Rpc, what: &str, body: impl Into<bytes::Bytes>, refusal: Refusal) {
-    let Refusal(status, code, reason, says) = refusal;
+    let Refusal(status, code, reason, part) = refusal;
     let reply = rpc.post(body).await;
     let Reply { status: got, headers, .. } = &reply;
     assert_eq!(*got, status, "{what}: {:?}", reply.body);
@@ -37,8 +37,8 @@ async fn assert_refused(rpc: &Rpc, what: &str, body: impl Into<bytes::Bytes>, re
     let error = &answer["error"];
     assert_eq!(error["code"], code, "{what}: {error}");
     assert_eq!(error["data"][0]["reason"], reason, "{what}: {error}");
-    let told = error["message"].as_str().unwrap_or_default();
-    assert!(told.contains(says), "{what} says: {told}");
+    let message = error["message"].as_str().unwrap_or_default();
+    assert!(message.contains(part), "{what}: {message}");
     assert_serves(rpc, what).await;
 }
 
@@ -54,7 +54,7 @@ fn send_with(part: Value) -> String {
     envelope("SendMessage", params)
 }
 
-/// So many arrays in each other, as JSON.
+/// Nested arrays of this depth, as JSON.
 fn nested(depth: usize) -> String {
     "[".repeat(depth) + &"]".repeat(depth)
 }
@@ -65,7 +65,7 @@ fn send_data(depth: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_request_gets_the_error_that_says_so() {
+async fn malformed_json_rpc_gets_the_matching_error() {
     let cluster = Plan::default().start().await;
     let rpc = &cluster.rpc();
     let parse = |says| Refusal(200, -32700, "JSON_PARSE", says);
@@ -73,7 +73,7 @@ async fn what_is_no_request_gets_the_error_that_says_so() {
     let not_json: [(&str, Vec<u8>, &str); 8] = [
         ("nothing", b"".to_vec(), "EOF"),
         ("half an object", b"{\"jsonrpc\":\"2.0\",".to_vec(), "EOF"),
-        ("a word", b"hello".to_vec(), "expected"),
+        ("a bare text", b"hello".to_vec(), "expected"),
         ("a comma too many", b"{\"jsonrpc\":\"2.0\",}".to_vec(), "trailing comma"),
         ("two objects", b"{} {}".to_vec(), "trailing"),
         ("bad UTF-8", b"{\"jsonrpc\":\"2.0\",\"id\":\"\xff\xfe\"}".to_vec(), "invalid UTF-8"),
@@ -101,7 +101,7 @@ async fn what_is_no_request_gets_the_error_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parameters_that_do_not_fit_are_named() {
+async fn invalid_parameters_are_named() {
     let cluster = Plan::default().start().await;
     let rpc = &cluster.rpc();
     let params = |says| Refusal(200, -32602, "INVALID_PARAMS", says);
@@ -131,7 +131,7 @@ async fn parameters_that_do_not_fit_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_not_there_is_not_found_by_any_method() {
+async fn unknown_task_is_not_found_by_any_method() {
     let cluster = Plan::default().start().await;
     let rpc = &cluster.rpc();
     let unknown = "0197a000-0000-7000-8000-000000000000";
@@ -151,7 +151,7 @@ async fn a_task_that_is_not_there_is_not_found_by_any_method() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_is_refused_with_413() {
+async fn oversized_request_is_refused_with_413() {
     let cluster = Plan::default().start().await;
     let rpc = &cluster.rpc();
     let too_large = |says| Refusal(413, -32602, "CONTENT_TOO_LARGE", says);
@@ -160,7 +160,7 @@ async fn what_is_too_large_is_refused_with_413() {
     assert_refused(rpc, "a message of 5 MiB", text(5 * MIB), too_large(says)).await;
     let says = "the body is over";
     assert_refused(rpc, "a body of 20 MiB", text(20 * MIB), too_large(says)).await;
-    // Escapes double on the way out, so a message at its limit has a larger body.
+    // Escapes may double the size, so a message at its limit fits into a larger body.
     let large = rpc.agent("echo").post(text(4 * MIB - 1024)).await.json();
     let task = &large["result"]["task"];
     assert_eq!(task::state(task), COMPLETED);
@@ -169,7 +169,7 @@ async fn what_is_too_large_is_refused_with_413() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_dawdles_is_cut_off_and_others_are_served() {
+async fn slow_client_is_disconnected_and_others_are_served() {
     let cluster = Plan::default().start().await;
     let rpc = cluster.rpc();
     let body = envelope("SendMessage", message("x"));
@@ -186,7 +186,7 @@ async fn a_client_that_dawdles_is_cut_off_and_others_are_served() {
         let end = Instant::now() + Duration::from_secs(30);
         while Instant::now() < end {
             let quick = timeout(Duration::from_secs(5), assert_serves(&rpc, "dawdlers"));
-            quick.await.expect("others are served as ever");
+            quick.await.expect("other clients are served in time");
             sleep(Duration::from_millis(200)).await;
         }
     };
@@ -207,15 +207,15 @@ async fn a_client_that_dawdles_is_cut_off_and_others_are_served() {
     assert_serves(&rpc, "all of them").await;
 }
 
-/// Sends the first part at once and the second a byte a second, and gives what came until the
-/// server closed the connection, which it must in time.
+/// Sends `first` at once and `drip` one byte per second. Returns the bytes that arrive until the
+/// server closes the connection, within a bound.
 async fn dawdle(rpc: &Rpc, first: &[u8], drip: &[u8], within: Duration) -> String {
     let mut stream = TcpStream::connect(rpc.address()).await.expect("the gateway listens");
     stream.write_all(first).await.expect("the gateway takes the beginning");
     let (mut reading, mut writing) = stream.split();
     let dripping = async {
         for byte in drip {
-            // One that was closed takes nothing more.
+            // A closed connection accepts no byte.
             if writing.write_all(&[*byte]).await.is_err() {
                 break;
             }
@@ -228,6 +228,6 @@ async fn dawdle(rpc: &Rpc, first: &[u8], drip: &[u8], within: Duration) -> Strin
             let answer = answer.expect("the connection is closed in time");
             String::from_utf8_lossy(&answer).into_owned()
         }
-        () = dripping => unreachable!("it waits for ever"),
+        () = dripping => unreachable!("the drip has no end"),
     }
 }

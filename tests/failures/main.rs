@@ -1,5 +1,5 @@
-//! The failure path: what went wrong in an agent reaches the client whole, what goes wrong in a
-//! worker costs what it must and no more, and what a client does wrong costs nobody else.
+//! The failure path: a failure of an agent reaches the client complete, a lost worker costs one
+//! attempt, and a faulty client harms no other client.
 
 mod advice;
 mod agents;
@@ -21,7 +21,7 @@ mod worker_loss;
 
 faultline_tests::role!();
 
-/// A trace of the client's own: its id, and the header that carries it.
+/// A trace of the client: its id and its `traceparent` header.
 fn trace() -> (String, String) {
     let id = format!("{:032x}", rand::random::<u128>() | 1);
     let header = format!("00-{id}-00f067aa0ba902b7-01");

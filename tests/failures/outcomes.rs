@@ -1,5 +1,5 @@
-//! Loops of a model and its tools, where the tools are agents: what a model is told, what it may
-//! try again, and what ends the run, wherever the tool ran.
+//! Tool loops of a model, where the tools are agents: the outcome text for the model, retries with
+//! corrected arguments, and failures that end the run, for local and remote tools alike.
 
 use std::{
     sync::{
@@ -24,11 +24,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 async fn start(offers: Vec<Offer>) -> (Rpc, LocalMesh, TempDir) {
-    start_beside(offers, &[]).await
+    start_with_remotes(offers, &[]).await
 }
 
-/// With agents of another mesh besides, each under a name of ours and its own URL.
-async fn start_beside(offers: Vec<Offer>, remotes: &[(&str, String)]) -> (Rpc, LocalMesh, TempDir) {
+/// [`start`] with remote agents, by local name and URL.
+async fn start_with_remotes(
+    offers: Vec<Offer>,
+    remotes: &[(&str, String)],
+) -> (Rpc, LocalMesh, TempDir) {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     for (name, card) in remotes.iter().cloned() {
@@ -44,7 +47,7 @@ fn failure(task: &Value) -> &Value {
     &task["metadata"]["faultline.dev/failure"]
 }
 
-/// A tool that takes addresses of one domain, and whose database may be down.
+/// A tool that accepts addresses of one domain, with an error for a broken database.
 fn send_mail(address: &str) -> Result<String, Error> {
     match address {
         "down" => Err(Error::new(&reason::INTERNAL).because("the database is down").code("DB_7")),
@@ -65,14 +68,14 @@ impl Agent for Mail {
     }
 }
 
-/// A loop in which the model mends its argument when it is told to. The tool is a function of its
-/// own, or the agent.
-struct Looping {
+/// A tool loop in which the model corrects its argument after a refusal. The tool is a local
+/// function or an agent.
+struct ToolLoop {
     local: bool,
     retries: Arc<AtomicU32>,
 }
 
-impl Agent for Looping {
+impl Agent for ToolLoop {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let mut argument = cx.text().into_owned();
         loop {
@@ -95,35 +98,35 @@ impl Agent for Looping {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_mends_what_it_can_and_the_run_ends_where_it_cannot() {
+async fn model_retries_correctable_errors_and_the_run_ends_on_others() {
     let retries = Arc::new(AtomicU32::new(0));
-    let looping = |local| Looping { local, retries: Arc::clone(&retries) };
+    let tool_loop = |local| ToolLoop { local, retries: Arc::clone(&retries) };
     let offers = vec![
         Offer::new("mail", Mail),
-        Offer::new("local", looping(true)),
-        Offer::new("delegating", looping(false)),
+        Offer::new("local", tool_loop(true)),
+        Offer::new("delegating", tool_loop(false)),
     ];
     let (rpc, _mesh, _dir) = start(offers).await;
     for agent in ["local", "delegating"] {
         let rpc = rpc.agent(agent);
-        let mended = rpc.send("ada@example.com").await;
-        assert_eq!(task::state(&mended), COMPLETED, "{agent}: {mended}");
-        assert_eq!(task::artifacts(&mended)["loop"], "sent to ada@example.org");
-        assert_eq!(retries.swap(0, Ordering::Relaxed), 1, "{agent}: one of the model's tries");
-        // The same error, wherever the tool ran.
+        let corrected = rpc.send("ada@example.com").await;
+        assert_eq!(task::state(&corrected), COMPLETED, "{agent}: {corrected}");
+        assert_eq!(task::artifacts(&corrected)["loop"], "sent to ada@example.org");
+        assert_eq!(retries.swap(0, Ordering::Relaxed), 1, "{agent}: one retry of the model");
+        // The error is the same for a local and a delegated tool.
         let ended = rpc.send("down").await;
         assert_eq!(task::state(&ended), FAILED, "{agent}: {ended}");
         assert_eq!(failure(&ended)["reason"], "INTERNAL", "{agent}");
         assert_eq!(failure(&ended)["businessCode"], "DB_7", "{agent}");
-        assert_eq!(retries.load(Ordering::Relaxed), 0, "{agent}: no try was spent on it");
+        assert_eq!(retries.load(Ordering::Relaxed), 0, "{agent}: no retry of the model");
         let hopeless = rpc.send("hopeless").await;
         assert_eq!(failure(&hopeless)["businessCode"], "40401", "{agent}: {hopeless}");
     }
 }
 
-/// What a program reads of a failure.
+/// The fields of a failure that a program reads.
 #[derive(Clone, Debug, PartialEq)]
-struct Read {
+struct Fields {
     disposition: Disposition,
     code: i32,
     reason: String,
@@ -132,7 +135,7 @@ struct Read {
     retryable: bool,
 }
 
-impl Read {
+impl Fields {
     fn of(failure: &Failure) -> Self {
         Self {
             disposition: failure.disposition(),
@@ -145,29 +148,29 @@ impl Read {
     }
 }
 
-/// Sends mail itself, by another agent, by one behind that, and by one of another house, and says
-/// what it should do about the failure.
+/// Sends mail locally, by another agent, by a chain of two and by a remote agent, and replies with
+/// the disposition of each failure.
 struct Comparing;
 
 impl Agent for Comparing {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let argument = cx.text().into_owned();
-        let local = send_mail(&argument).expect_err("it is not sent");
-        let local = local.failure().expect("it failed").clone();
-        let mut told = vec![local.disposition()];
-        for (agent, foreign) in [("mail", false), ("hop", false), ("elsewhere", true)] {
+        let local = send_mail(&argument).expect_err("the tool fails");
+        let local = local.failure().expect("a failure").clone();
+        let mut dispositions = vec![local.disposition()];
+        for (agent, foreign) in [("mail", false), ("hop", false), ("partner", true)] {
             let outcome = cx.delegate(agent, argument.as_str()).outcome().await?;
             assert_eq!(outcome.state, Ending::Failed);
-            told.push(outcome.disposition().expect("it failed"));
-            let failure = outcome.failure.expect("it failed");
+            dispositions.push(outcome.disposition().expect("a failure"));
+            let failure = outcome.failure.expect("a failure");
             assert_eq!(failure.foreign, foreign, "{agent}");
-            assert_eq!(Read::of(&failure), Read::of(&local), "{agent}");
+            assert_eq!(Fields::of(&failure), Fields::of(&local), "{agent}");
         }
-        cx.reply(format!("{told:?}")).await
+        cx.reply(format!("{dispositions:?}")).await
     }
 }
 
-/// One more hop.
+/// Delegates to `mail`: one more hop.
 struct Hop;
 
 impl Agent for Hop {
@@ -177,12 +180,12 @@ impl Agent for Hop {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_error_is_handled_the_same_wherever_it_came_from() {
+async fn error_is_handled_alike_for_local_delegated_and_remote_tools() {
     let (_, there, _there_dir) = start(vec![Offer::new("mail", Mail)]).await;
     let offers =
         vec![Offer::new("mail", Mail), Offer::new("hop", Hop), Offer::new("comparing", Comparing)];
-    let elsewhere = ("elsewhere", format!("{}/agents/mail", there.url()));
-    let (rpc, _mesh, _dir) = start_beside(offers, &[elsewhere]).await;
+    let partner = ("partner", format!("{}/agents/mail", there.url()));
+    let (rpc, _mesh, _dir) = start_with_remotes(offers, &[partner]).await;
     for (argument, disposition) in [("x@example.com", "ModelRetry"), ("down", "Abort")] {
         let task = rpc.agent("comparing").send(argument).await;
         assert_eq!(task::state(&task), COMPLETED, "{task}");
@@ -191,27 +194,27 @@ async fn the_same_error_is_handled_the_same_wherever_it_came_from() {
     }
 }
 
-/// Tells its model what became of `script`, asks the user what `script` asks, and goes on with the
-/// same task.
+/// Collects the outcome text of `script`, forwards its questions to the user, and resumes the same
+/// task with the answers.
 struct Relaying;
 
 impl Agent for Relaying {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let mut outcome = cx.delegate("script", cx.text()).outcome().await?;
-        let mut told = vec![outcome.to_string().replace(&outcome.task_id, "ID")];
+        let mut outcomes = vec![outcome.to_string().replace(&outcome.task_id, "ID")];
         while outcome.state == Ending::InputRequired {
             let task_id = outcome.task_id.clone();
             let answer = cx.ask(outcome.text.as_str()).await?.text().into_owned();
             outcome = cx.delegate("script", answer).to_task(&task_id).outcome().await?;
             assert_eq!(outcome.task_id, task_id);
-            told.push(outcome.to_string().replace(&outcome.task_id, "ID"));
+            outcomes.push(outcome.to_string().replace(&outcome.task_id, "ID"));
         }
-        cx.artifact("told", told.join("\n")).await
+        cx.artifact("outcomes", outcomes.join("\n")).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_call_with_the_answer_resumes_the_same_task() {
+async fn second_call_with_the_answer_resumes_the_same_task() {
     let (rpc, _mesh, _dir) = start(vec![Offer::new("relaying", Relaying)]).await;
     let rpc = rpc.agent("relaying");
     let task = rpc.send("ask Name?; chunk \"hi $answer\"; ask Age?; chunk \", $answer\"").await;
@@ -220,16 +223,16 @@ async fn a_second_call_with_the_answer_resumes_the_same_task() {
     let task = rpc.call("SendMessage", answer(id, "Ada")).await.unwrap()["task"].clone();
     assert_eq!(task::text(&task["status"]["message"]), "Age?", "{task}");
     let task = rpc.call("SendMessage", answer(id, "36")).await.unwrap()["task"].clone();
-    let told = [
+    let outcomes = [
         "[INPUT_REQUIRED:task_id=ID] Name?",
         "[INPUT_REQUIRED:task_id=ID] Age?",
         "[COMPLETED] hi Ada, 36",
     ];
-    let told = told.join("\n");
-    assert_eq!(task::artifacts(&task)["told"], told, "{task}");
+    let outcomes = outcomes.join("\n");
+    assert_eq!(task::artifacts(&task)["outcomes"], outcomes, "{task}");
 }
 
-/// Waits for `script` for a moment only.
+/// Waits for `script` with a timeout of 300 ms.
 struct Impatient;
 
 impl Agent for Impatient {
@@ -237,26 +240,26 @@ impl Agent for Impatient {
         let outcome = cx.delegate("script", cx.text()).outcome();
         let outcome = outcome.timeout(Duration::from_millis(300)).await?;
         assert_eq!(outcome.state, Ending::TimedOut);
-        cx.artifact("told", outcome.to_string()).await?;
+        cx.artifact("outcomes", outcome.to_string()).await?;
         cx.artifact("child", outcome.task_id).await
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn our_own_patience_ends_the_other_and_not_us() {
+async fn timeout_of_a_parent_cancels_the_child_and_not_the_parent() {
     let (rpc, _mesh, _dir) = start(vec![Offer::new("impatient", Impatient)]).await;
     let task = rpc.agent("impatient").send("say here; sleep 60s").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     let artifacts = task::artifacts(&task);
-    assert_eq!(artifacts["told"], "[TIMEOUT] Task timed out");
+    assert_eq!(artifacts["outcomes"], "[TIMEOUT] Task timed out");
     let child = rpc.task(&artifacts["child"]).await;
     assert_eq!(task::state(&child), CANCELED, "{child}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_is_told_what_became_of_a_live_agent() {
+async fn outcome_text_names_the_end_of_a_running_agent() {
     let (rpc, _mesh, _dir) = start(vec![Offer::new("relaying", Relaying)]).await;
-    for (script, told) in [
+    for (script, outcomes) in [
         ("chunk done", "[COMPLETED] done"),
         ("sleep 1ms", "[COMPLETED] Task completed"),
         ("fail NOT_FOUND text=\"no such city\"", "[FAILED] no such city"),
@@ -264,20 +267,20 @@ async fn a_model_is_told_what_became_of_a_live_agent() {
         ("panic", "[FAILED] the agent panicked"),
     ] {
         let task = rpc.agent("relaying").send(script).await;
-        assert_eq!(task::artifacts(&task)["told"], told, "{task}");
+        assert_eq!(task::artifacts(&task)["outcomes"], outcomes, "{task}");
     }
-    // Somebody else stops the other, and whoever had it work is told that.
+    // A cancel of the child is an outcome of the parent.
     let sent = rpc.agent("relaying").send_immediately("say here; sleep 60s").await;
-    let child = until("the other is at work", SOON, async || {
+    let child = until("the child works", SOON, async || {
         let list = rpc.agent("script").call("ListTasks", json!({"pageSize": 100})).await.unwrap();
         let mut tasks = list["tasks"].as_array().unwrap().iter();
         tasks.find(|t| t["metadata"]["faultline.dev/parent"] == sent["id"]).cloned()
     })
     .await;
-    rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("it can be");
-    let told = until("the relay has ended", SOON, async || {
+    rpc.call("CancelTask", json!({"id": child["id"]})).await.expect("the child is cancelled");
+    let ended = until("the relay has ended", SOON, async || {
         Some(rpc.task(task::id(&sent)).await).filter(|t| task::is_final(task::state(t)))
     })
     .await;
-    assert_eq!(task::artifacts(&told)["told"], "[CANCELLED] Task was cancelled", "{told}");
+    assert_eq!(task::artifacts(&ended)["outcomes"], "[CANCELLED] Task was cancelled", "{ended}");
 }

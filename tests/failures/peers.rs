@@ -1,5 +1,5 @@
-//! Peers that misbehave, and what our client makes of each: an error that says what happened and
-//! what to do, never a hang, a panic or a success that was none.
+//! Misbehaving peers of the client: each fault becomes an error of the right code, never a hang, a
+//! panic or a false success.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use faultline_proto::{json as proto_json, reason::code_name};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Longer than any of this may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than every call of these tests.
+const BOUND: Duration = Duration::from_secs(20);
 
 async fn client(peer: &Peer) -> Client {
     let reconnect = Reconnect {
@@ -39,7 +39,7 @@ fn chunk(text: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_peer_that_breaks_its_answer_is_an_error_of_the_right_kind() {
+async fn broken_answer_of_a_peer_is_an_error_of_the_right_code() {
     let done = || Reply::task(task("COMPLETED"));
     let details = |data: Value| json!({"code": -31008, "message": "slow down", "data": data});
     let info = json!({"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": 7});
@@ -59,20 +59,20 @@ async fn a_peer_that_breaks_its_answer_is_an_error_of_the_right_kind() {
         ),
         ("details of wrong types", Reply::error(details(json!([info]))), "RESOURCE_EXHAUSTED"),
         ("details that are a string", Reply::error(details(json!("x"))), "RESOURCE_EXHAUSTED"),
-        ("a number nobody knows", Reply::error(json!({"code": 7})), "UNKNOWN"),
+        ("an unknown code", Reply::error(json!({"code": 7})), "UNKNOWN"),
     ] {
         let peer = Peer::start([reply]).await.unwrap();
-        let sent = timeout(PATIENCE, client(&peer).await.send(text("x"))).await.expect(what);
+        let sent = timeout(BOUND, client(&peer).await.send(text("x"))).await.expect(what);
         let error = sent.expect_err(what);
         let Error::Call(failure) = &error else { panic!("{what}: {error}") };
         assert_eq!(code_name(failure.code()), code, "{what}: {failure}");
         assert!(!failure.public_message.is_empty(), "{what}");
-        assert_eq!(peer.calls().len(), 1, "{what}: it was told not to repeat");
+        assert_eq!(peer.calls().len(), 1, "{what}: retries are off");
     }
 }
 
 #[tokio::test]
-async fn a_peer_that_asks_for_time_is_given_it() {
+async fn retry_after_of_a_peer_is_respected() {
     let busy = Reply::json(429, json!({})).header("retry-after", "1");
     let peer = Peer::start([busy, Reply::task(task("COMPLETED"))]).await.unwrap();
     let client = Client::connect(&peer.url()).await.unwrap();
@@ -82,11 +82,11 @@ async fn a_peer_that_asks_for_time_is_given_it() {
     assert!(gaps[0] >= Duration::from_millis(950), "{gaps:?}");
     let ids: Vec<_> =
         peer.calls().iter().map(|c| c.json()["params"]["message"]["messageId"].clone()).collect();
-    assert_eq!(ids[0], ids[1], "it is the same message");
+    assert_eq!(ids[0], ids[1], "the retry sends the same message");
 }
 
 #[tokio::test]
-async fn a_slow_answer_is_still_an_answer() {
+async fn slow_answer_is_read_to_its_end() {
     let drip = Reply::task(task("COMPLETED")).drip(Duration::from_millis(1));
     let peer = Peer::start([drip]).await.unwrap();
     let answer = client(&peer).await.send(text("x")).await.unwrap();
@@ -94,20 +94,20 @@ async fn a_slow_answer_is_still_an_answer() {
 }
 
 #[tokio::test]
-async fn a_silent_peer_can_be_given_up() {
+async fn silent_peer_yields_no_answer() {
     for silent in
         [Reply::task(task("COMPLETED")).silent(), Reply::stream([]).silent_after_headers()]
     {
         let peer = Peer::start([silent]).await.unwrap();
         let client = client(&peer).await;
         let waited = timeout(Duration::from_millis(300), client.run(text("x"))).await;
-        assert!(waited.is_err(), "nothing came, so nothing was made up: {waited:?}");
+        assert!(waited.is_err(), "a silent peer yields no answer: {waited:?}");
         assert_eq!(peer.calls().len(), 1);
     }
 }
 
 #[tokio::test]
-async fn a_broken_stream_is_gone_on_with_and_nothing_is_told_twice() {
+async fn broken_stream_is_resumed_without_duplicates() {
     let begun = || vec![json!({"task": task("WORKING")}), chunk("one ")];
     let rest = || vec![chunk("two"), update("COMPLETED")];
     for (what, first) in [
@@ -118,7 +118,7 @@ async fn a_broken_stream_is_gone_on_with_and_nothing_is_told_twice() {
         ("no end", Reply::stream(begun()).numbered().without_end()),
         ("an end before the task's", Reply::stream(begun()).numbered()),
     ] {
-        // The rest has the numbers that follow.
+        // The remaining events have the following numbers.
         let script = move |request: &faultline::testing::Request, call: usize| match call {
             0 => first.clone(),
             _ => {
@@ -128,13 +128,13 @@ async fn a_broken_stream_is_gone_on_with_and_nothing_is_told_twice() {
             }
         };
         let peer = Peer::answering(script).await.unwrap();
-        let answer = timeout(PATIENCE, client(&peer).await.run(text("x"))).await.expect(what);
+        let answer = timeout(BOUND, client(&peer).await.run(text("x"))).await.expect(what);
         assert_eq!(answer.expect(what).text(), "one two", "{what}");
     }
 }
 
 #[tokio::test]
-async fn an_event_that_comes_twice_is_told_once() {
+async fn duplicate_event_is_reported_once() {
     let said = |id: &str| {
         let mut said = update("WORKING");
         let message = json!({"messageId": id, "role": "ROLE_AGENT", "parts": [{"text": "busy"}]});
@@ -144,24 +144,24 @@ async fn an_event_that_comes_twice_is_told_once() {
     let artifact = json!({"artifactId": "b", "parts": [{"text": "made"}]});
     let made = json!({"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": artifact}});
     let begun = json!({"task": task("WORKING")});
-    // The same words under another id are other words.
+    // The same text with another message id is another message.
     let whole = [begun, said("m-1"), made, said("m-2"), update("COMPLETED")];
     let twice: Vec<_> = whole.iter().flat_map(|event| [event.clone(), event.clone()]).collect();
     let peer = Peer::start([Reply::stream(twice)]).await.unwrap();
     let mut follow = client(&peer).await.follow(text("x")).await.unwrap();
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     while let Some(event) = follow.next().await {
         let event = proto_json::to_string(&event.unwrap().response);
-        told.push(serde_json::from_str::<Value>(&event).unwrap());
+        events.push(serde_json::from_str::<Value>(&event).unwrap());
     }
-    assert_eq!(told, whole);
+    assert_eq!(events, whole);
 }
 
 #[tokio::test]
-async fn a_stream_that_is_lost_for_good_is_no_success() {
+async fn stream_that_cannot_be_resumed_is_an_error() {
     let cut = || Reply::stream([json!({"task": task("WORKING")})]).without_end();
     let peer = Peer::answering(move |_, _| cut()).await.unwrap();
-    let lost = timeout(PATIENCE, client(&peer).await.run(text("x"))).await.expect("it ends");
+    let lost = timeout(BOUND, client(&peer).await.run(text("x"))).await.expect("the call ends");
     match lost.unwrap_err() {
         Error::Reconnect { task_id, attempts, .. } => assert_eq!((&*task_id, attempts), ("t", 3)),
         other => panic!("{other}"),
@@ -170,7 +170,7 @@ async fn a_stream_that_is_lost_for_good_is_no_success() {
 }
 
 #[tokio::test]
-async fn a_failed_task_without_a_word_is_failed_all_the_same() {
+async fn failed_task_without_a_message_is_an_error() {
     for streams in [false, true] {
         let reply = if streams {
             Reply::stream([json!({"task": task("FAILED")})])

@@ -1,5 +1,5 @@
-//! Agents of other houses that fail, and what becomes of whoever had them work: an answer that says
-//! no and a connection that breaks are both failures with a name and a way.
+//! Failures of remote agents: error answers and broken connections become failures that name the
+//! agent and every hop, and protocol errors are attributed to the remote agent.
 
 use std::{
     path::Path,
@@ -19,7 +19,7 @@ use faultline_tests::{
 use serde_json::{Value, json};
 
 /// A mesh whose remote agents are these peers, by name.
-async fn with(dir: &Path, peers: &[(&str, &Peer)]) -> (LocalMesh, Rpc) {
+async fn start_with(dir: &Path, peers: &[(&str, &Peer)]) -> (LocalMesh, Rpc) {
     let mut config = in_process(dir);
     config.coordinator.retry_base_ms = 20;
     for (name, peer) in peers {
@@ -35,14 +35,14 @@ fn failure(task: &Value) -> &Value {
     &task["metadata"]["faultline.dev/failure"]
 }
 
-/// As a client reads it.
+/// Whether a client may retry, by the record of the task.
 fn may_retry(task: &Value) -> bool {
-    let task: a2a::Task = proto_json::from_str(&task.to_string()).expect("it is a task");
+    let task: a2a::Task = proto_json::from_str(&task.to_string()).expect("a task");
     let status = task.status.expect("a task has a status");
-    Failure::of_task(&status, task.metadata.as_ref()).expect("it failed").may_retry()
+    Failure::of_task(&status, task.metadata.as_ref()).expect("a failure").may_retry()
 }
 
-/// Says no to everything, with HTTP 200.
+/// A peer that answers every call with an error and HTTP 200.
 async fn refusing() -> Peer {
     let error = json!({"code": -31009, "message": "the books are closed", "data": [
         {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "FAILED_PRECONDITION",
@@ -50,18 +50,18 @@ async fn refusing() -> Peer {
     Peer::answering(move |_, _| Reply::error(error.clone())).await.expect("a port is free")
 }
 
-/// Hangs up on everybody.
+/// A peer that closes every connection.
 async fn dropping() -> Peer {
-    let hangs_up = || Reply::json(200, json!({})).drop_before_headers();
-    Peer::answering(move |_, _| hangs_up()).await.expect("a port is free")
+    let dropped = || Reply::json(200, json!({})).drop_before_headers();
+    Peer::answering(move |_, _| dropped()).await.expect("a port is free")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
+async fn error_answer_and_lost_connection_are_wrapped_alike() {
     let books = refusing().await;
     let ships = dropping().await;
     let dir = tempfile::tempdir().unwrap();
-    let (_mesh, rpc) = with(dir.path(), &[("books", &books), ("ships", &ships)]).await;
+    let (_mesh, rpc) = start_with(dir.path(), &[("books", &books), ("ships", &ships)]).await;
     for (agent, reason, retryable, text) in [
         ("books", "FAILED_PRECONDITION", false, "the books are closed"),
         ("ships", "AGENT_UNAVAILABLE", true, "'ships'"),
@@ -71,18 +71,22 @@ async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
         assert_eq!(task::state(&task), FAILED, "{task}");
         let failure = failure(&task);
         assert_eq!(failure["reason"], reason, "{failure}");
-        assert_eq!(may_retry(&task), retryable, "as it said: {failure}");
+        assert_eq!(may_retry(&task), retryable, "as the record says: {failure}");
         assert_eq!(failure["origin"]["agent"], agent, "{failure}");
-        let told = failure["publicMessage"].as_str().unwrap();
-        assert!(told.contains(text) && told.starts_with(agent), "{failure}");
-        assert!(told.ends_with("script)"), "the hops between are named: {failure}");
+        let message = failure["publicMessage"].as_str().unwrap();
+        assert!(message.contains(text) && message.starts_with(agent), "{failure}");
+        assert!(message.ends_with("script)"), "the hops between are named: {failure}");
         let causes = failure["causes"].as_array().expect("there are causes");
         let names: Vec<_> = causes.iter().map(|c| c["agent"].as_str().unwrap()).collect();
         assert_eq!(names[..3], ["script", "script", agent], "{failure}");
-        assert!(causes[1].get("publicMessage").is_none(), "said once: {failure}");
+        assert!(causes[1].get("publicMessage").is_none(), "the text occurs once: {failure}");
         let root = causes.last().expect("there is a root");
         assert!(root["publicMessage"].as_str().unwrap().contains(text), "{failure}");
-        assert_eq!(rpc.inspect(task::id(&task)).await["failure"], *failure, "as it is stored");
+        assert_eq!(
+            rpc.inspect(task::id(&task)).await["failure"],
+            *failure,
+            "the stored failure is the same"
+        );
     }
     let address = ships.url().replace("http://", "");
     let listed = rpc.call("ListTasks", json!({"pageSize": 100})).await.unwrap().to_string();
@@ -90,10 +94,10 @@ async fn a_failed_answer_and_a_lost_connection_are_wrapped_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_in_an_answer_that_went_well_is_no_result() {
+async fn error_with_http_200_is_not_a_result() {
     let books = refusing().await;
     let dir = tempfile::tempdir().unwrap();
-    let (_mesh, rpc) = with(dir.path(), &[("books", &books)]).await;
+    let (_mesh, rpc) = start_with(dir.path(), &[("books", &books)]).await;
     let script = rpc.agent("script");
     let task = script.send("fanout 2 of script,books { sleep 20ms; chunk x }").await;
     assert_eq!(task::state(&task), FAILED, "{task}");
@@ -111,12 +115,12 @@ async fn an_error_in_an_answer_that_went_well_is_no_result() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
-    let wanted = Arc::new(Mutex::new("first"));
-    let wants = Arc::clone(&wanted);
+async fn refused_token_is_read_again_from_its_file() {
+    let accepted = Arc::new(Mutex::new("first"));
+    let accepting = Arc::clone(&accepted);
     let done = json!({"id": "t", "contextId": "c", "status": {"state": COMPLETED}});
     let peer = Peer::answering(move |request, _| {
-        let token = format!("Bearer {}", wants.lock().expect("nobody panics with it"));
+        let token = format!("Bearer {}", accepting.lock().expect("the lock is not poisoned"));
         if request.header("authorization") == Some(&token) {
             Reply::stream([json!({"task": done.clone()})])
         } else {
@@ -136,23 +140,23 @@ async fn a_token_in_a_file_is_read_again_when_it_is_refused() {
     let mesh = LocalMesh::start(config).await.unwrap();
     let books = Rpc::at(mesh.gateway_addr()).agent("books");
     assert_eq!(task::state(&books.send("x").await), COMPLETED);
-    *wanted.lock().unwrap() = "second";
+    *accepted.lock().unwrap() = "second";
     std::fs::write(&token, "second\n").unwrap();
     let task = books.send("x").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     let attempts = books.inspect(task::id(&task)).await["attempts"].as_array().map(Vec::len);
-    assert_eq!(attempts, Some(1), "it cost the task nothing");
-    // One that nobody renewed is the operator's matter.
-    *wanted.lock().unwrap() = "third";
+    assert_eq!(attempts, Some(1), "the renewal costs no attempt");
+    // A token that is not renewed is reported to the operator.
+    *accepted.lock().unwrap() = "third";
     let task = books.send("x").await;
     let failure = failure(&task);
     assert_eq!((task::state(&task), &failure["retryable"]), (FAILED, &json!(false)), "{task}");
     assert!(failure["publicMessage"].as_str().unwrap().contains("`remote.books."), "{failure}");
     let seen = format!("{task} {}", books.inspect(task::id(&task)).await);
-    assert!(!seen.contains("second") && !seen.contains("token\""), "no token is told: {seen}");
+    assert!(!seen.contains("second") && !seen.contains("token\""), "no token leaks: {seen}");
 }
 
-/// A task that failed for what the remote agent did: the reason, and who is blamed for it.
+/// Asserts that a task failed for this reason with the remote agent as origin.
 fn assert_blamed(task: &Value, agent: &str, reason: &str) {
     assert_eq!(task::state(task), FAILED, "{task}");
     let failure = failure(task);
@@ -166,7 +170,7 @@ fn assert_blamed(task: &Value, agent: &str, reason: &str) {
     assert!(text.contains(&format!("remote agent '{agent}'")), "{advice}");
     assert!(!text.contains("check the task id"), "{advice}");
     match reason {
-        // Only the caller can know whether a second time does harm.
+        // Only the caller can know whether a repetition does harm.
         "OUTCOME_UNKNOWN" => assert_eq!(advice["verdict"], "check", "{advice}"),
         _ => assert_eq!(
             (&advice["verdict"], &advice["actor"], &advice["agent"]),
@@ -191,11 +195,11 @@ async fn unreadable_answer_of_a_remote_is_an_invalid_agent_response() {
     ] {
         let peer = Peer::answering(move |_, _| reply.clone()).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+        let (_mesh, rpc) = start_with(dir.path(), &[("books", &peer)]).await;
         let task = rpc.agent("books").send("x").await;
         assert_blamed(&task, "books", "INVALID_AGENT_RESPONSE");
         assert!(!may_retry(&task), "{what}");
-        assert_eq!(peer.calls().len(), 1, "{what}: it is not asked again");
+        assert_eq!(peer.calls().len(), 1, "{what}: the peer is called once");
     }
 }
 
@@ -220,7 +224,7 @@ async fn remote_part_without_known_content_fails_the_task_and_is_named() {
     ] {
         let peer = Peer::start([Reply::stream(events)]).await.unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+        let (_mesh, rpc) = start_with(dir.path(), &[("books", &peer)]).await;
         let task = rpc.agent("books").send("x").await;
         assert_blamed(&task, "books", "INVALID_AGENT_RESPONSE");
         let root = failure(&task)["causes"].as_array().and_then(|c| c.last()).unwrap();
@@ -238,20 +242,21 @@ async fn remote_that_forgot_its_task_is_blamed_and_not_the_caller() {
         Reply::stream([json!({"task": task})]).without_end()
     };
     let gone = || Reply::error(json!({"code": -32001, "message": "Task not found"}));
-    let forgets = move |request: &faultline::testing::Request, _: usize| match &*request.method() {
+    let loses_task = move |request: &faultline::testing::Request, _: usize| match &*request.method()
+    {
         "SendStreamingMessage" => started(),
         _ => gone(),
     };
-    let peer = Peer::answering(forgets).await.unwrap();
+    let peer = Peer::answering(loses_task).await.unwrap();
     let refuses = Peer::answering(move |_, _| gone()).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (_mesh, rpc) = with(dir.path(), &[("books", &peer), ("lost", &refuses)]).await;
+    let (_mesh, rpc) = start_with(dir.path(), &[("books", &peer), ("lost", &refuses)]).await;
     let task = rpc.agent("books").send("x").await;
     assert_blamed(&task, "books", "OUTCOME_UNKNOWN");
     assert!(!may_retry(&task), "the work may have been done: {task}");
     let sends = peer.methods().iter().filter(|m| *m == "SendStreamingMessage").count();
     assert_eq!(sends, 1, "a new task is not started: {:?}", peer.methods());
-    // Nobody named a task in the first place.
+    // The send names no task, so the answer breaks the protocol.
     let task = rpc.agent("lost").send("x").await;
     assert_blamed(&task, "lost", "INVALID_AGENT_RESPONSE");
 }
@@ -262,7 +267,7 @@ async fn timestamps_of_a_remote_without_a_zone_are_utc() {
     let done = json!({"task": {"id": "t", "contextId": "c", "status": status}});
     let peer = Peer::answering(move |_, _| Reply::stream([done.clone()])).await.unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (_mesh, rpc) = with(dir.path(), &[("books", &peer)]).await;
+    let (_mesh, rpc) = start_with(dir.path(), &[("books", &peer)]).await;
     let task = rpc.agent("books").send("x").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
 }

@@ -1,5 +1,5 @@
-//! One failure seen from everywhere: what each reader of it needs, and that it is one and the same.
-//! Programs branch on its fields; its words are for people, and may be any.
+//! One failure in all its representations: log, store, every binding, A2A 0.3 and streams have the
+//! same record. Programs branch on its fields; its text is for people and may vary.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// Fails with a cause that is not for callers.
+/// Fails with a private cause.
 struct Broke;
 
 impl Agent for Broke {
@@ -36,7 +36,7 @@ async fn with_agent(dir: &std::path::Path, offer: Offer) -> LocalMesh {
 }
 
 #[tokio::test]
-async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding() {
+async fn failure_is_identical_in_log_store_and_every_binding() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mesh = with_agent(dir.path(), Offer::new("broke", Broke)).await;
@@ -45,7 +45,7 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
     let sent = rpc.agent("broke").header("traceparent", header).send("x").await;
     let failure = sent["metadata"]["faultline.dev/failure"].clone();
     let id = failure["id"].as_str().unwrap();
-    // The worker's log has what happened, for whoever runs it.
+    // The log of the worker has the private cause.
     let lines = log.of_failure(id);
     assert_eq!(lines.len(), 1, "{lines:?}");
     let line = &lines[0];
@@ -53,11 +53,11 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
     assert_eq!((&line["agent"], &line["attempt"]), (&json!("broke"), &json!(1)), "{line}");
     assert_eq!((&line["task.id"], &line["trace.id"]), (&sent["id"], &json!(trace_id)), "{line}");
     assert_eq!(line["detail"], "/dev/sdb: I/O error", "{line}");
-    // The coordinator has the whole public record, and so has every binding.
+    // The store and every binding have the complete public record.
     let task_id = task::id(&sent);
     let stored = rpc.inspect(task_id).await["failure"].clone();
-    assert!(stored["origin"]["worker"].is_string(), "those who run the mesh see it: {stored}");
-    assert!(failure["origin"].get("worker").is_none(), "nobody else does: {failure}");
+    assert!(stored["origin"]["worker"].is_string(), "operators see the worker: {stored}");
+    assert!(failure["origin"].get("worker").is_none(), "callers do not see the worker: {failure}");
     assert_eq!(task::public(&stored), failure);
     for binding in Binding::ALL {
         let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());
@@ -69,7 +69,7 @@ async fn a_failure_is_the_same_one_in_the_log_in_the_store_and_on_every_binding(
 }
 
 #[tokio::test]
-async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
+async fn refusal_is_logged_once_with_its_id_and_trace() {
     let log = Log::capture();
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
@@ -92,24 +92,24 @@ async fn every_refusal_is_logged_once_under_its_id_and_its_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_task_has_its_form_in_either_version() {
+async fn failed_task_has_the_form_of_each_version() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
-    let script = "fail NOT_FOUND code=SKU_9 text=\"no such thing\"";
+    let script = "fail NOT_FOUND code=SKU_9 text=\"no such item\"";
     let new = Rpc::at(mesh.gateway_addr()).agent("script").send(script).await;
     let status = &new["status"];
     assert_eq!(status["state"], FAILED);
     assert_eq!(status["message"]["role"], "ROLE_AGENT");
-    assert_eq!(status["message"]["parts"], json!([{"text": "no such thing"}]));
+    assert_eq!(status["message"]["parts"], json!([{"text": "no such item"}]));
     let old = json!({"message": {"kind": "message", "messageId": "1", "role": "user",
         "parts": [{"kind": "text", "text": script}]}});
     let bare = Rpc::bare(mesh.gateway_addr()).agent("script");
     let old = bare.call("message/send", old).await.unwrap();
     let status = &old["status"];
     assert_eq!((&old["kind"], &status["state"]), (&json!("task"), &json!("failed")));
-    let said = &status["message"];
-    assert_eq!((&said["kind"], &said["role"]), (&json!("message"), &json!("agent")));
-    assert_eq!(said["parts"], json!([{"kind": "text", "text": "no such thing"}]));
+    let message = &status["message"];
+    assert_eq!((&message["kind"], &message["role"]), (&json!("message"), &json!("agent")));
+    assert_eq!(message["parts"], json!([{"kind": "text", "text": "no such item"}]));
     for task in [&new, &old] {
         assert_eq!(task["metadata"]["faultline.dev/failure"]["reason"], "NOT_FOUND", "{task}");
         for metadata in [&task["metadata"], &task["status"]["message"]["metadata"]] {
@@ -120,7 +120,7 @@ async fn a_failed_task_has_its_form_in_either_version() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_known_of_a_failure_outlives_everybody_who_knew_it() {
+async fn failure_record_survives_a_restart_without_its_worker() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = with_agent(dir.path(), Offer::new("broke", Broke)).await;
     let rpc = Rpc::at(mesh.gateway_addr());
@@ -139,7 +139,7 @@ async fn what_was_known_of_a_failure_outlives_everybody_who_knew_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_said_in_the_agents_name_after_its_failure() {
+async fn no_agent_message_follows_the_failure() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -147,16 +147,16 @@ async fn nothing_is_said_in_the_agents_name_after_its_failure() {
     let stream = rpc.stream("SendStreamingMessage", message(script)).await.unwrap();
     let frames = stream.all().await;
     let last = &frames[frames.len() - 1].body["statusUpdate"];
-    assert_eq!(task::state(last), FAILED, "the failure is the last word: {frames:?}");
+    assert_eq!(task::state(last), FAILED, "the failure is the last event: {frames:?}");
     let task = rpc.task(last["taskId"].as_str().unwrap()).await;
-    assert_eq!(task::artifacts(&task)["output"], "half of it", "what was made is kept");
+    assert_eq!(task::artifacts(&task)["output"], "half of it", "the output is kept");
     let history = task["history"].as_array().unwrap();
-    let said: Vec<_> = history.iter().map(|m| m["role"].as_str().unwrap()).collect();
-    assert_eq!(said, ["ROLE_USER"], "{task}");
+    let roles: Vec<_> = history.iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["ROLE_USER"], "{task}");
     assert_eq!(task::text(&task["status"]["message"]), "broke");
 }
 
-/// What a caller does about a failure, by its fields alone.
+/// The reaction of a caller to a failure, by its fields alone.
 #[derive(Debug, PartialEq)]
 enum Decision {
     Reorder,
@@ -174,14 +174,14 @@ fn decide(error: &CallError) -> Decision {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_branches_on_fields_whatever_the_words_are() {
+async fn caller_branches_on_fields_and_not_on_text() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let client = mesh.client().agent("script");
-    for words in
+    for wording in
         ["out of stock", "ausverkauft", "retryable=true NOT_FOUND", "品切れ", "{\"code\": 1}"]
     {
-        let quoted = words.replace('"', "\\\"");
+        let quoted = wording.replace('"', "\\\"");
         for (fields, decision) in [
             ("FAILED_PRECONDITION code=STOCK_EMPTY", Decision::Reorder),
             ("RATE_LIMITED retry_after=2s", Decision::WaitAndRepeat(Duration::from_secs(2))),
@@ -189,14 +189,14 @@ async fn a_caller_branches_on_fields_whatever_the_words_are() {
         ] {
             let script = format!("fail {fields} text=\"{quoted}\"");
             let error = client.run(text(script)).await.unwrap_err();
-            assert_eq!(decide(&error), decision, "{words}");
-            assert_eq!(error.failure().unwrap().public_message, words);
+            assert_eq!(decide(&error), decision, "{wording}");
+            assert_eq!(error.failure().unwrap().public_message, wording);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_ended_in_any_way_cannot_be_cancelled() {
+async fn ended_task_of_any_state_cannot_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     for binding in Binding::ALL {
@@ -226,7 +226,7 @@ async fn what_has_ended_in_any_way_cannot_be_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_that_dies_leaves_no_stream_that_looks_whole() {
+async fn gateway_crash_ends_streams_with_an_error() {
     let mut cluster = Plan::default().start().await;
     let rpc = cluster.rpc().agent("script");
     let mut stream =
@@ -240,10 +240,10 @@ async fn a_gateway_that_dies_leaves_no_stream_that_looks_whole() {
     let url = format!("http://{}/agents/script", cluster.addresses[0]);
     let client = Client::builder(&url).reconnect(reconnect).direct().unwrap();
     let mut follow = client.follow(text("say here; sleep 20s")).await.unwrap();
-    // Both have begun.
+    // Both streams have begun.
     let mut last: Value = Value::Null;
     while last["statusUpdate"]["status"]["message"].is_null() {
-        last = stream.next().await.unwrap().expect("it runs").body;
+        last = stream.next().await.unwrap().expect("the task runs").body;
     }
     let id = follow.next().await.unwrap().unwrap().task_id().unwrap().to_owned();
     cluster.gateways[0].kill().await;
@@ -253,21 +253,24 @@ async fn a_gateway_that_dies_leaves_no_stream_that_looks_whole() {
             other => break other,
         }
     };
-    assert!(matches!(broken, Err(Broken::Cut(_))), "an end would be a lie: {broken:?}");
+    assert!(
+        matches!(broken, Err(Broken::Cut(_))),
+        "the stream must not end without an error: {broken:?}"
+    );
     let error = timeout(LONG, async {
         loop {
             match follow.next().await {
                 Some(Ok(_)) => continue,
                 Some(Err(error)) => return error,
-                None => panic!("a follower must not end as if all were well"),
+                None => panic!("the follower must end with an error"),
             }
         }
     });
-    match error.await.expect("it gives up") {
+    match error.await.expect("the follower ends in time") {
         CallError::Reconnect { task_id, .. } => assert_eq!(task_id, id),
         other => panic!("{other}"),
     }
-    // The task goes on: it was never the gateway's.
+    // The task continues, because it is not tied to the gateway.
     cluster.gateways[0].restart().await;
     assert_eq!(task::state(&rpc.task(&id).await), WORKING);
 }

@@ -1,4 +1,5 @@
-//! Agents that fail and are tried again, left alone, or stood in for; through whole meshes.
+//! Retries, circuit breaker, failover, slot limits and fairness for failing agents, through whole
+//! meshes.
 
 use std::{
     path::Path,
@@ -22,7 +23,7 @@ use faultline_worker::{Agent, Config, Context, Error, Offer, Skill, Worker, reas
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-/// Pauses that a test can wait for.
+/// A configuration with short retry pauses.
 fn quick(dir: &Path) -> faultline::Config {
     let mut config = in_process(dir);
     config.coordinator.retry_base_ms = 20;
@@ -44,7 +45,7 @@ async fn health(rpc: &Rpc, agent: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flaky_agent_completes_and_its_failures_stay_with_their_attempts() {
+async fn flaky_agent_completes_and_failures_stay_with_their_attempts() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -53,7 +54,7 @@ async fn a_flaky_agent_completes_and_its_failures_stay_with_their_attempts() {
     let frames = stream.all().await;
     let fold = Fold::of(&frames);
     assert_eq!(fold.finals(), [COMPLETED]);
-    assert_eq!(fold.artifacts["output"], "ab", "what failed attempts wrote is not there twice");
+    assert_eq!(fold.artifacts["output"], "ab", "output of failed attempts does not occur twice");
     let task = rpc.task(&fold.id).await;
     assert_eq!(task::artifacts(&task)["output"], "ab");
     assert!(failure(&task).is_null(), "{task}");
@@ -68,7 +69,7 @@ async fn a_flaky_agent_completes_and_its_failures_stay_with_their_attempts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_failure_ends_the_task_and_says_what_was_spent() {
+async fn last_failure_ends_the_task_with_the_number_of_retries() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -79,17 +80,17 @@ async fn the_last_failure_ends_the_task_and_says_what_was_spent() {
     let failed = "OUTCOME_FAILED";
     assert_eq!(outcomes(&seen), [failed, failed, failed, "OUTCOME_ENDED"], "{seen}");
     assert_eq!(health(&rpc, "script").await["consecutiveFailures"], 1);
-    // What would fail again is tried once.
-    for said in ["NOT_FOUND", "INVALID_ARGUMENT", "INTERNAL", "UNKNOWN"] {
-        let task = rpc.send(&format!("fail {said} code=40401")).await;
-        assert_eq!(failure(&task)["reason"], said, "{task}");
+    // Permanent failures are not retried.
+    for reason in ["NOT_FOUND", "INVALID_ARGUMENT", "INTERNAL", "UNKNOWN"] {
+        let task = rpc.send(&format!("fail {reason} code=40401")).await;
+        assert_eq!(failure(&task)["reason"], reason, "{task}");
         let seen = rpc.inspect(task::id(&task)).await;
         assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "{seen}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delay_that_was_asked_for_is_kept_and_one_above_the_cap_is_not_waited_for() {
+async fn requested_delay_is_respected_up_to_the_cap() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -105,7 +106,7 @@ async fn a_delay_that_was_asked_for_is_kept_and_one_above_the_cap_is_not_waited_
     assert_eq!(outcomes(&rpc.inspect(task::id(&task)).await), ["OUTCOME_ENDED"]);
 }
 
-/// Counts how often it is called, and cannot serve until it is told that it can.
+/// Counts its calls, and fails until `serves` is set.
 #[derive(Clone, Default)]
 struct Counting {
     calls: Arc<AtomicU32>,
@@ -137,7 +138,7 @@ async fn attach(mesh: &mut LocalMesh, slots: u32, offers: Vec<Offer>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delegated_task_is_tried_exactly_twice() {
+async fn delegated_task_is_tried_exactly_twice() {
     let dir = tempfile::tempdir().unwrap();
     let mut mesh = LocalMesh::start(quick(dir.path())).await.unwrap();
     let counting = Counting::default();
@@ -151,14 +152,14 @@ async fn a_delegated_task_is_tried_exactly_twice() {
         assert_eq!(failure["origin"]["agent"], "counting", "{failure}");
         assert_eq!((&failure["retriesSpent"], &failure["hop"]), (&json!(1), &json!(1)));
         let seen = rpc.inspect(task::id(&task)).await;
-        assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "who called is not tried again: {seen}");
+        assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "the calling task is not retried: {seen}");
         assert_eq!(health(&rpc, "counting").await["consecutiveFailures"], round);
     }
     assert_eq!(health(&rpc, "script").await["consecutiveFailures"].as_u64().unwrap_or(0), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_circuit_opens_answers_at_once_lets_one_through_and_closes() {
+async fn circuit_opens_refuses_at_once_admits_one_probe_and_closes() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = quick(dir.path());
     config.coordinator.retries = 0;
@@ -177,11 +178,11 @@ async fn a_circuit_opens_answers_at_once_lets_one_through_and_closes() {
     let text = refused.to_string();
     assert!(text.contains("CIRCUIT_OPEN") && text.contains("'counting'"), "{text}");
     assert!(text.contains("retryDelay") || text.contains("retryAfter"), "{text}");
-    assert_eq!(counting.calls(), 3, "the fourth was not sent");
+    assert_eq!(counting.calls(), 3, "the fourth task is not sent");
     let open = health(&rpc, "counting").await;
     assert_eq!(open["circuit"], "CIRCUIT_OPEN", "{open}");
     assert!(open["openUntil"].is_string() && open["lastFailure"].is_string(), "{open}");
-    // Who delegates to it hears the same, and is not blamed.
+    // A delegating task fails with the same reason, and the origin is the failing agent.
     let parent = rpc.agent("script").send("delegate counting { hi }").await;
     assert_eq!(failure(&parent)["reason"], "CIRCUIT_OPEN", "{parent}");
     assert_eq!(failure(&parent)["origin"]["agent"], "counting", "{parent}");
@@ -197,16 +198,20 @@ async fn a_circuit_opens_answers_at_once_lets_one_through_and_closes() {
     assert_eq!((&closed["circuit"], &closed["healthy"]), (&json!("CIRCUIT_CLOSED"), &json!(true)));
     counting.serves.store(0, Ordering::SeqCst);
     assert_eq!(task::state(&rpc.send("hi").await), FAILED);
-    assert_eq!(health(&rpc, "counting").await["circuit"], "CIRCUIT_CLOSED", "it counts anew");
+    assert_eq!(
+        health(&rpc, "counting").await["circuit"],
+        "CIRCUIT_CLOSED",
+        "the count of failures starts again"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_hangs_leaves_its_neighbours_their_slots() {
+async fn hanging_agent_does_not_starve_other_agents_of_slots() {
     let plan = Plan::default().slots(4).with("agents.script.slots_max = 3");
     let cluster = plan.start().await;
     let rpc = cluster.rpc();
     let _calls = send_many(&rpc.agent("script"), "sleep 60s", 10);
-    until("all have come", SOON, async || {
+    until("all tasks are counted", SOON, async || {
         let agent = &rpc.mesh("Agents", json!({"name": "script"})).await["agents"][0];
         (agent["computing"] == 3 && agent["queued"] == 7).then_some(())
     })
@@ -218,19 +223,19 @@ async fn an_agent_that_hangs_leaves_its_neighbours_their_slots() {
     assert_eq!((&agent["computing"], &agent["queued"]), (&json!(3), &json!(7)));
 }
 
-/// Calls that wait for their answers until they are dropped.
+/// Concurrent calls, which are cancelled on drop.
 fn send_many(rpc: &Rpc, script: &'static str, calls: usize) -> JoinSet<()> {
     let calls = (0..calls).map(|_| {
         let rpc = rpc.clone();
         async move {
-            // Who is cut off at the end of a test has no answer.
+            // A call that is cancelled at the end of the test has no answer.
             let _ = rpc.try_call("SendMessage", message(script)).await;
         }
     });
     calls.collect()
 }
 
-/// Says who it is.
+/// Writes its own name.
 struct Named(&'static str);
 
 impl Agent for Named {
@@ -240,35 +245,35 @@ impl Agent for Named {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_agent_of_the_same_skill_stands_in() {
+async fn failover_goes_to_an_agent_with_the_same_skill() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = quick(dir.path());
     config.coordinator.retries = 1;
     let policy = config.coordinator.agents.entry("first".to_owned()).or_default();
-    policy.failover = vec!["stranger".to_owned(), "second".to_owned()];
+    policy.failover = vec!["unrelated".to_owned(), "second".to_owned()];
     let mut mesh = LocalMesh::start(config).await.unwrap();
     let skill = |id: &str| Skill::new(id, id, "For a test");
     let counting = Counting::default();
     let offers = vec![
         Offer::new("first", counting.clone()).skill(skill("sum")),
         Offer::new("second", Named("second")).skill(skill("other")).skill(skill("sum")),
-        Offer::new("stranger", Named("stranger")).skill(skill("sing")),
+        Offer::new("unrelated", Named("unrelated")).skill(skill("sing")),
     ];
     attach(&mut mesh, 8, offers).await;
     let rpc = Rpc::at(mesh.gateway_addr()).agent("first");
     let task = rpc.send("hi").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     assert_eq!(task::artifacts(&task)["out"], "second");
-    assert_eq!(counting.calls(), 2, "its own retries come first");
+    assert_eq!(counting.calls(), 2, "retries come before failover");
     let seen = rpc.inspect(task::id(&task)).await;
-    assert_eq!(seen["agent"], "first", "to its caller it is what it was");
+    assert_eq!(seen["agent"], "first", "the agent of the task does not change for callers");
     assert_eq!(outcomes(&seen), ["OUTCOME_FAILED", "OUTCOME_FAILED", "OUTCOME_ENDED"], "{seen}");
     assert_eq!(seen["attempts"][2]["agent"], "second", "{seen}");
     assert_eq!(seen["attempts"][1]["failure"]["origin"]["agent"], "first", "{seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_outlives_the_coordinator() {
+async fn retry_pause_survives_a_coordinator_restart() {
     let mut cluster = Plan::default().with("retry_cap_ms = 10000").start().await;
     let rpc = cluster.rpc().agent("script");
     let began = Instant::now();
@@ -293,7 +298,7 @@ async fn a_pause_outlives_the_coordinator() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_to_be_tried_again_is_working_and_can_be_stopped() {
+async fn task_waiting_for_a_retry_is_working_and_can_be_cancelled() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -310,7 +315,7 @@ async fn who_waits_to_be_tried_again_is_working_and_can_be_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_principal_with_many_tasks_does_not_starve_another() {
+async fn principal_with_many_tasks_does_not_starve_another() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     config.worker.slots = 1;
@@ -323,7 +328,7 @@ async fn a_principal_with_many_tasks_does_not_starve_another() {
     let many = rpc("many-token");
     let few = rpc("few-token");
     let _calls = send_many(&many, "sleep 200ms", 60);
-    until("all have come", SOON, async || {
+    until("all tasks are counted", SOON, async || {
         let listed = many.call("ListTasks", json!({"pageSize": 1})).await.unwrap();
         (listed["totalSize"] == 60).then_some(())
     })
@@ -336,7 +341,7 @@ async fn a_principal_with_many_tasks_does_not_starve_another() {
     assert!(left > 20, "only {left} of 60 were left after {:?}", began.elapsed());
 }
 
-/// `printf many-token | sha256sum`, and the other.
+/// The hashes are of `printf many-token | sha256sum` and of `few-token`.
 fn two_principals() -> Auth {
     let token = |sha256: &str, principal: &str| Token {
         sha256: sha256.to_owned(),
@@ -350,7 +355,7 @@ fn two_principals() -> Auth {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delegation_to_an_agent_that_is_full_waits_as_long_as_it_is_told_once() {
+async fn delegation_to_a_full_agent_waits_for_the_requested_delay_once() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = quick(dir.path());
     let policy = config.coordinator.agents.entry("busy".to_owned()).or_default();
@@ -365,12 +370,12 @@ async fn a_delegation_to_an_agent_that_is_full_waits_as_long_as_it_is_told_once(
     let began = Instant::now();
     let task = rpc.agent("script").send("delegate busy { 0 }").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
-    assert!(began.elapsed() >= Duration::from_secs(1), "as long as it was told");
+    assert!(began.elapsed() >= Duration::from_secs(1), "the delegation waits for the delay");
     let seen = rpc.inspect(task::id(&task)).await;
-    assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "the caller itself was not tried again");
+    assert_eq!(outcomes(&seen), ["OUTCOME_ENDED"], "the calling task is not retried");
 }
 
-/// Takes as many milliseconds as it is told.
+/// Sleeps for the number of milliseconds in its message.
 struct Busy;
 
 impl Agent for Busy {

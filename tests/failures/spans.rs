@@ -1,6 +1,6 @@
-//! What the spans of one process say: which hops there are, which of them failed, and that no
-//! innocent one is marked. Spans are collected for the whole process, so every test looks only at
-//! its own trace. How they reach a collector is in `tests/traces`.
+//! Spans of one process: one span per hop, and an error status on failed hops only. Spans are
+//! collected for the whole process, so each test reads its own trace. `tests/traces` covers the
+//! export to a collector.
 
 use std::sync::OnceLock;
 
@@ -21,16 +21,16 @@ use opentelemetry::{
 };
 use tracing::Instrument;
 
-fn collected() -> InMemory {
+fn collector() -> InMemory {
     static SPANS: OnceLock<InMemory> = OnceLock::new();
-    *SPANS.get_or_init(|| telemetry::in_memory().expect("nothing else listens in this process"))
+    *SPANS.get_or_init(|| telemetry::in_memory().expect("no other subscriber is set"))
 }
 
-/// The finished spans of a trace from the outermost to the innermost, when there are so many.
+/// Waits for `hops` finished spans of a trace; returns them from the outermost to the innermost.
 async fn chain(trace: &str, hops: usize) -> Vec<SpanRecord> {
     let mut spans = until(&format!("{hops} spans are finished"), SOON, async || {
         let spans: Vec<_> =
-            read_memory(&collected().spans()).into_iter().filter(|s| s.trace == trace).collect();
+            read_memory(&collector().spans()).into_iter().filter(|s| s.trace == trace).collect();
         (spans.len() >= hops).then_some(spans)
     })
     .await;
@@ -42,11 +42,11 @@ async fn chain(trace: &str, hops: usize) -> Vec<SpanRecord> {
         parent.clone_from(&span.id);
         chain.push(span.clone());
     }
-    assert_eq!(chain.len(), hops, "each is the child of the one before:\n{}", tree(&spans));
+    assert_eq!(chain.len(), hops, "each span is the child of its predecessor:\n{}", tree(&spans));
     chain
 }
 
-/// The six hops of a task.
+/// Checks the six hops of a task.
 fn check_hops(chain: &[SpanRecord], method: &str) {
     let rpc = format!("lf.a2a.v1.A2AService/{method}");
     let seen: Vec<_> = chain.iter().map(|span| (span.kind, span.name.as_str())).collect();
@@ -65,8 +65,8 @@ fn check_hops(chain: &[SpanRecord], method: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_is_one_span_per_hop_in_the_clients_trace() {
-    collected();
+async fn task_has_one_span_per_hop_in_the_trace_of_the_client() {
+    collector();
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
@@ -83,8 +83,8 @@ async fn a_task_is_one_span_per_hop_in_the_clients_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_attempt_marks_its_span_and_no_innocent_one() {
-    collected();
+async fn failed_attempt_marks_its_own_spans_only() {
+    collector();
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
@@ -93,28 +93,32 @@ async fn a_failed_attempt_marks_its_span_and_no_innocent_one() {
     assert_eq!(task::state(&task), FAILED);
     let spans = chain(&trace_id, 6).await;
     check_hops(&spans, "SendMessage");
-    // The call went well: it returned a failed task. The agent did not.
+    // The call succeeded and returned a failed task; the attempt of the agent failed.
     let errors: Vec<_> = spans.iter().map(|span| span.error.is_some()).collect();
     assert_eq!(errors, [false, false, false, true, true, true]);
     for span in &spans[3..] {
         assert_eq!(span.error.as_deref(), Some("the disk is gone"));
         assert_eq!(span.get("error.type"), "DATA_LOSS", "{span:?}");
     }
-    // Born once, and seen at every hop.
+    // The exception is recorded at its origin, the failure at every hop.
     let failure = &task["metadata"]["faultline.dev/failure"];
     assert_eq!(failure["spanId"], spans[5].id, "{failure}");
     for (at, span) in spans.iter().enumerate() {
-        let born = usize::from(at == 5);
+        let exceptions = usize::from(at == 5);
         let names = span.event_names();
-        assert_eq!(names.iter().filter(|name| **name == "exception").count(), born, "{span:?}");
+        assert_eq!(
+            names.iter().filter(|name| **name == "exception").count(),
+            exceptions,
+            "{span:?}"
+        );
         let ids = span.event_attributes("faultline.failure", "faultline.failure.id");
         assert_eq!(ids, [failure["id"].as_str().unwrap()], "{span:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_error_that_is_the_callers_does_not_mark_who_serves() {
-    collected();
+async fn error_of_the_caller_does_not_mark_the_server_span() {
+    collector();
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let (trace_id, header) = crate::trace();
@@ -126,7 +130,7 @@ async fn an_error_that_is_the_callers_does_not_mark_who_serves() {
     assert_eq!(errors, [false, false, false, true, true, false], "{}", tree(&spans));
 }
 
-/// Instrumented as any program is, in both ways there are.
+/// An agent instrumented with `tracing` and with the OpenTelemetry API.
 struct Instrumented;
 
 impl Agent for Instrumented {
@@ -138,7 +142,7 @@ impl Agent for Instrumented {
             tracing::info_span!("query", rows = 2.5).in_scope(|| "Ann")
         };
         let found = found.instrument(span).await;
-        // What the coordinator's own calls record is no business of the agent's.
+        // Spans of the runtime itself are not attributed to the agent.
         cx.status("looking").await?;
         let mut own = global::tracer("billing").start("charge");
         own.set_status(Status::error("the card was refused"));
@@ -148,8 +152,8 @@ impl Agent for Instrumented {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_agent_records_lies_below_its_attempt() {
-    collected();
+async fn spans_of_an_agent_are_children_of_its_attempt() {
+    collector();
     let dir = tempfile::tempdir().unwrap();
     let mut mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let build = |config| Worker::new(config).offer(Offer::new("instrumented", Instrumented));
@@ -157,9 +161,9 @@ async fn what_an_agent_records_lies_below_its_attempt() {
     let (trace_id, header) = crate::trace();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("instrumented").header("traceparent", header);
     assert_eq!(task::state(&rpc.send("x").await), COMPLETED);
-    let spans = until("all are finished", SOON, async || {
+    let spans = until("all spans are finished", SOON, async || {
         let spans: Vec<_> =
-            read_memory(&collected().spans()).into_iter().filter(|s| s.trace == trace_id).collect();
+            read_memory(&collector().spans()).into_iter().filter(|s| s.trace == trace_id).collect();
         (spans.len() >= 9).then_some(spans)
     })
     .await;
@@ -188,19 +192,19 @@ async fn what_an_agent_records_lies_below_its_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_without_a_trace_is_given_one() {
-    collected();
+async fn client_without_a_trace_gets_a_new_trace() {
+    collector();
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr()).agent("script");
     let task = rpc.send("fail INTERNAL").await;
     let failure = &task["metadata"]["faultline.dev/failure"];
-    let trace_id = failure["traceId"].as_str().expect("a trace id always exists");
+    let trace_id = failure["traceId"].as_str().expect("a failure has a trace id");
     assert_eq!(trace_id.len(), 32);
     assert_eq!(rpc.inspect(task::id(&task)).await["traceId"], trace_id);
-    let spans = until("its spans are finished", SOON, async || {
+    let spans = until("the spans are finished", SOON, async || {
         let spans: Vec<_> =
-            read_memory(&collected().spans()).into_iter().filter(|s| s.trace == trace_id).collect();
+            read_memory(&collector().spans()).into_iter().filter(|s| s.trace == trace_id).collect();
         (spans.len() >= 6).then_some(spans)
     });
     let spans = spans.await;

@@ -1,4 +1,4 @@
-//! Workers that die with their tasks: tried again as often as allowed, then failed for good.
+//! Lost workers: a task is retried up to `max_attempts`, then fails with WORKER_LOST.
 
 use std::time::Duration;
 
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(40);
 
-/// A grace short enough for a test, and heartbeats long enough for a busy machine.
+/// A short reattach grace, with heartbeats that suit a busy machine.
 fn plan() -> Plan {
     Plan::default().with("reattach_grace_ms = 300")
 }
 
-/// Keeps workers there: whoever dies is started again, until the future is done.
+/// Restarts the worker after each exit until the future completes.
 async fn with_restarts<T>(cluster: &mut Cluster, work: impl Future<Output = T>) -> T {
     tokio::pin!(work);
     loop {
         tokio::select! {
             done = &mut work => return done,
             ended = cluster.workers[0].exit_within(LONG) => {
-                assert!(ended.is_some(), "nobody ended within {LONG:?}");
+                assert!(ended.is_some(), "no exit within {LONG:?}");
                 cluster.workers[0].restart().await;
             }
         }
@@ -48,7 +48,10 @@ async fn check_lost(rpc: &Rpc, task: &Value, attempts: usize) {
     let inspected = rpc.inspect(id).await;
     let last = &inspected["attempts"][attempts - 1];
     let stored = &inspected["failure"];
-    assert_eq!(stored["origin"]["worker"], last["worker"], "it says whose log to read: {stored}");
+    assert_eq!(
+        stored["origin"]["worker"], last["worker"],
+        "the origin names the lost worker: {stored}"
+    );
     assert_eq!(outcomes(&inspected), vec!["OUTCOME_WORKER_LOST"; attempts], "{inspected}");
     let numbers = inspected["attempts"].as_array().expect("checked").iter();
     let numbers: Vec<_> = numbers.map(|a| a["number"].as_u64()).collect();
@@ -59,7 +62,7 @@ async fn check_lost(rpc: &Rpc, task: &Value, attempts: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_says_how_many_attempts_came_before_it() {
+async fn failure_counts_the_attempts_before_it() {
     let mut cluster = plan().start().await;
     let rpc = cluster.rpc().agent("script");
     let sent = rpc.send_immediately("chunk a; sleep 1s; fail ABORTED").await;
@@ -72,12 +75,12 @@ async fn a_failure_says_how_many_attempts_came_before_it() {
     .await;
     let failure = &failed["metadata"]["faultline.dev/failure"];
     assert_eq!((&failure["reason"], &failure["retriesSpent"]), (&json!("ABORTED"), &json!(1)));
-    let outcomes_seen = rpc.inspect(task::id(&sent)).await;
-    assert_eq!(outcomes(&outcomes_seen), ["OUTCOME_WORKER_LOST", "OUTCOME_ENDED"]);
+    let inspected = rpc.inspect(task::id(&sent)).await;
+    assert_eq!(outcomes(&inspected), ["OUTCOME_WORKER_LOST", "OUTCOME_ENDED"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_kills_its_workers_ends_after_three() {
+async fn task_that_kills_its_workers_fails_after_three_attempts() {
     let mut cluster = plan().start().await;
     let rpc = cluster.rpc().agent("script");
     let (trace_id, header) = crate::trace();
@@ -86,7 +89,7 @@ async fn a_task_that_kills_its_workers_ends_after_three() {
     check_lost(&rpc, &task, 3).await;
     assert_eq!(task["metadata"]["faultline.dev/failure"]["traceId"], trace_id.as_str());
     assert_eq!(rpc.task(task::id(&task)).await, task);
-    // The next worker is not haunted by it.
+    // The next worker does not get the failed task.
     cluster.workers[0].exit_within(Duration::ZERO).await;
     let alive = until("a worker serves again", LONG, async || {
         let workers = rpc.mesh("Workers", json!({})).await;
@@ -98,7 +101,7 @@ async fn a_task_that_kills_its_workers_ends_after_three() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_may_be_configured_to_fail_at_the_first_loss() {
+async fn agent_may_be_configured_to_fail_at_the_first_loss() {
     let plan = plan().with("agents.script.on_worker_lost = \"fail\"");
     let mut cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
@@ -112,7 +115,7 @@ async fn an_agent_may_be_configured_to_fail_at_the_first_loss() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_worker_costs_one_retry_and_no_text() {
+async fn dead_worker_costs_one_retry_and_no_text() {
     let mut cluster = plan().workers(&["echo,script", "echo,script"]).start().await;
     let rpc = cluster.rpc().agent("script");
     let script = "chunk a; sleep 50ms; chunk b; say here; sleep 3s; chunk c; sleep 10ms; chunk d";
@@ -130,7 +133,7 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
     let holder = rpc.inspect(&id).await["attempts"][0]["worker"].clone();
     let pid = holder.as_str().unwrap().rsplit('-').next().unwrap().to_owned();
     let at = cluster.workers.iter().position(|w| w.pid().to_string() == pid);
-    cluster.workers[at.expect("a worker is named by its process")].kill().await;
+    cluster.workers[at.expect("the name of a worker ends with its process id")].kill().await;
     frames.extend(stream.all().await);
     let fold = Fold::of(&frames);
     assert_eq!(fold.finals(), [COMPLETED]);
@@ -142,30 +145,30 @@ async fn a_dead_worker_costs_one_retry_and_no_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_nobody_takes_fails_when_its_patience_ends() {
+async fn task_without_a_worker_fails_after_the_wait_limit() {
     let mut cluster = plan().with("wait_for_worker_ms = 2000").start().await;
     let rpc = cluster.rpc().agent("script");
     cluster.workers[0].kill().await;
-    until("the worker is known to be gone", LONG, async || {
+    until("the coordinator knows of the loss", LONG, async || {
         let agents = rpc.mesh("Agents", json!({"name": "script"})).await;
         (agents["agents"][0]["workers"].as_u64().unwrap_or(0) == 0).then_some(())
     })
     .await;
     let task = rpc.send("chunk a").await;
-    assert_eq!(task::state(&task), FAILED, "it was a known agent, so there is a task");
+    assert_eq!(task::state(&task), FAILED, "a known agent makes a task");
     let failure = &task["metadata"]["faultline.dev/failure"];
     assert_eq!(failure["reason"], "AGENT_UNAVAILABLE", "{failure}");
     assert_eq!(failure["origin"]["service"], "coordinator", "{failure}");
     assert_eq!(rpc.task(task::id(&task)).await, task);
-    // One who comes in time takes what waits.
+    // A worker that attaches in time takes the waiting task.
     let waiting = rpc.send("chunk b");
     let (task, ()) = tokio::join!(waiting, cluster.workers[0].restart());
     assert_eq!(task::state(&task), COMPLETED);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
-    // Everybody lives, so everybody comes back in time and goes on where it was.
+async fn repeated_connection_loss_costs_no_attempt_and_no_text() {
+    // All processes live, so each reconnects in time and continues.
     let cluster = Plan::default().start().await;
     let rpc = cluster.rpc().agent("script");
     let script: String = (0..1200).map(|n| format!("chunk \"{n} \"; sleep 2ms\n")).collect();
@@ -176,11 +179,11 @@ async fn a_wire_that_breaks_again_and_again_costs_no_attempt_and_no_text() {
         .map(|task| task::id(task).to_owned())
         .collect();
     let ended = until("all tasks have ended", LONG, async || {
-        // Between two looks: each cut takes what is under way on the wire along.
+        // One cut per poll: it drops everything in flight on the connection.
         cluster.coordinator_proxies[0].cut();
         let mut ended = Vec::new();
         for id in &ids {
-            // The gateway is on the same wire, and may say so.
+            // The gateway uses the same proxy, so its call may fail.
             let task = rpc.call("GetTask", json!({"id": id})).await.ok()?;
             ended.extend(Some(task).filter(|task| task::is_final(task::state(task))));
         }
