@@ -30,6 +30,7 @@ const REQUESTS: Def<5> = Def::time(
     ],
     CALL_BOUNDS,
 );
+
 /// The instruments. Made once; each is atomic and needs no lock.
 pub(crate) struct HttpMetrics {
     requests: Histograms<5>,
@@ -61,7 +62,7 @@ impl HttpMetrics {
     }
 }
 
-/// What becomes known of one request while it is handled, for its metrics. Each field is set once.
+/// The facts about one request for its metrics, collected while it is handled. Each is set once.
 pub(crate) struct RequestRecord {
     http_metrics: Arc<HttpMetrics>,
     operation: OnceLock<Operation>,
@@ -80,9 +81,9 @@ impl RequestRecord {
     }
 
     /// The failure of the answer. A failure from behind the gateway was counted where it arose.
-    pub(crate) fn record_failure(&self, failure: &Failure, is_ours: bool) {
+    pub(crate) fn record_failure(&self, failure: &Failure, is_local: bool) {
         let _ = self.error.set(reason_of(failure));
-        if is_ours {
+        if is_local {
             self.http_metrics.failures.count(failure, "", Severity::Fatal);
         }
     }

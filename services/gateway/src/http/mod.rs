@@ -1,4 +1,4 @@
-//! A request over HTTP, whatever its binding: its route and context, authentication, CSRF checks,
+//! A request over HTTP, of every binding: its route and context, authentication, CSRF checks,
 //! body, admission, and the response, as one answer or as a stream of server-sent events.
 //!
 //! May use: protocol, coordinators and cards.
