@@ -1,4 +1,4 @@
-//! A refund desk: small sums are paid at once, large ones after a human said yes.
+//! An agent that refunds money: small sums at once, large ones after the approval of a human.
 
 use std::process::ExitCode;
 

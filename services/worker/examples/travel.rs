@@ -1,6 +1,5 @@
-//! Three agents of one program, each of which delegates to the next: `planner` asks `billing`, and
-//! `billing` asks `ledger`. With `OTEL_EXPORTER_OTLP_ENDPOINT` set here and at the mesh, a task of
-//! the planner is one trace.
+//! Three agents in one program: `planner` delegates to `billing`, and `billing` to `ledger`. With
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` set here and for the mesh, a task of the planner is one trace.
 
 use std::process::ExitCode;
 
@@ -29,7 +28,7 @@ struct Ledger;
 
 impl Agent for Ledger {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
-        // A span of the program's own lies below the attempt.
+        // A span of this program becomes a child of the span of the attempt.
         let price = price(&cx.text()).instrument(tracing::info_span!("look up price")).await;
         cx.artifact("price", format!("{price} €")).await
     }

@@ -1,5 +1,7 @@
-//! Runs agents. A worker dials the coordinator, offers its agents, works on the tasks it is given
-//! and reports back; this crate is all of that, and what agents are written against.
+//! The SDK and the runtime of workers. A worker is a process that runs agents: it connects to a
+//! coordinator of the mesh, offers its agents, receives tasks, runs an agent for each and reports
+//! the results. A caller reaches the agents by A2A (Agent2Agent), an open protocol in which a
+//! caller sends a message, gets a task with a state, and reads the artifacts that the agent makes.
 //!
 //! An agent is a type with one method:
 //!
@@ -20,16 +22,26 @@
 //! }
 //! ```
 //!
-//! - [`Context`] is what an agent sees of its task: the message, status and artifacts, questions to
-//!   humans, work for other agents, checkpoints, cancellation and the deadline.
-//! - [`Error`] is how it fails, and decides what callers get to read.
-//! - [`Offer`] names it and describes it to the mesh.
+//! - [`Context`] is the agent's access to its task: the message of the caller, status texts,
+//!   artifacts (the results), questions to humans, delegation to other agents, checkpoints,
+//!   cancellation and the deadline.
+//! - [`Error`] is the error of an agent. Its reason and public text reach the caller; everything
+//!   else stays in the log of the worker.
+//! - [`Offer`] gives an agent its name, its description for callers (the agent card) and its
+//!   policies.
 //! - [`main`] is the rest of the program: `--config FILE`, `faultline.toml` and `FAULTLINE_…`
 //!   variables, logs, OTLP, metrics and probes, graceful shutdown and the exit code.
-//! - [`agents`] are the built-in ones, `echo` and `script`.
+//! - [`agents`] contains the built-in agents `echo` and `script`.
 //!
-//! The crate knows the coordinator only by its protocol, and keeps nothing: a task survives the
-//! loss of its worker, because everything that was reported is with the coordinator.
+//! The crate knows the coordinator by its gRPC protocol alone and stores nothing. A task survives
+//! the loss of its worker, because the coordinator stores each report before it acknowledges it.
+//!
+//! Folders, lowest first; a folder uses those before it (`tests/tidy.rs` enforces the order):
+//!
+//! - `attempt`: the state of one attempt and the outbox of the connection. Runs no agent code.
+//! - `sdk`: the public library for agents. `agents`: the built-in agents.
+//! - `runtime`: the connection, the table of attempts and the life of the worker.
+//! - `process`: arguments, configuration file, logs and exit code.
 
 pub mod agents;
 mod attempt;

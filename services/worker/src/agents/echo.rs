@@ -1,5 +1,5 @@
-//! `echo`: answers with what it was told. The smallest agent there is, and the yardstick for what
-//! a task costs.
+//! `echo`: returns the parts of its message as an artifact. The smallest agent, and the baseline
+//! for the cost of a task.
 
 use crate::{Agent, Context, Error, Offer, Skill};
 
@@ -12,11 +12,11 @@ impl Agent for Echo {
 }
 
 pub fn offer() -> Offer {
-    // The last stands for all; the others are there for clients that look for what they send.
+    // `*/*` covers every type; the others help clients that look for a specific type.
     const TYPES: [&str; 3] = ["text/plain", "application/json", "*/*"];
-    let skill = Skill::new("echo", "Echo", "Answers with the text, data and files it was sent");
+    let skill = Skill::new("echo", "Echo", "Returns the text, data and files of the message");
     Offer::new("echo", Echo)
-        .description("Answers with what it was told")
+        .description("Returns the message as an artifact")
         .skill(skill.tag("test").example("hello"))
         .input_modes(TYPES)
         .output_modes(TYPES)

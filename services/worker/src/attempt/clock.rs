@@ -1,17 +1,18 @@
-//! Active time that a task has left, as its agent sees it. It stands still while the agent waits
-//! for people. Pure: it is told what time it is.
+//! Time budget of a task: the active time that is left, as its agent sees it. The clock is paused
+//! while a question to a human is open. Pure: the present time is an argument.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+/// Owned by the state of an attempt and guarded by its lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Clock {
-    /// When `running_since` was; `None`: as much as it takes.
+    /// The time that was left at `running_since`; `None`: the task has no deadline.
     left: Option<Duration>,
-    /// Of the stretch that runs; `None`: it stands still.
+    /// Start of the current stretch; `None`: the clock is paused.
     running_since: Option<Instant>,
-    /// Open questions.
+    /// Number of open questions.
     pauses: u32,
 }
 
@@ -28,20 +29,20 @@ impl Clock {
         self.left.map(|left| left.saturating_sub(used))
     }
 
-    /// The coordinator says how much it is. It knows best.
+    /// Takes the budget that the coordinator sent. The coordinator is authoritative.
     pub(crate) fn set(&mut self, remaining_ms: Option<u64>, now: Instant) {
         self.left = remaining_ms.map(Duration::from_millis);
         self.running_since = self.running_since.map(|_| now);
     }
 
-    /// One more question is open.
+    /// A question was opened.
     pub(crate) fn pause(&mut self, now: Instant) {
         self.left = self.left(now);
         self.running_since = None;
         self.pauses += 1;
     }
 
-    /// One less.
+    /// A question was closed; the clock runs again once none is open.
     pub(crate) fn resume(&mut self, now: Instant) {
         self.pauses -= 1;
         if self.pauses == 0 {
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_still_while_any_question_is_open() {
+    fn clock_is_paused_while_any_question_is_open() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let left = |clock: &Clock, ms| clock.left(at(ms)).map(|left| left.as_millis());

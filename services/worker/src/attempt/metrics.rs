@@ -1,5 +1,5 @@
-//! What a worker counts and measures: its attempts, its fan-outs, and whether it is attached. What
-//! becomes of tasks is counted by the coordinator.
+//! Metrics of a worker: attempts, fan-outs, slots and whether the worker is attached. The
+//! coordinator counts tasks.
 
 use std::{
     sync::{
@@ -50,6 +50,7 @@ const SLOTS: Def<0> =
 
 const COMPLETED: &str = "completed";
 
+/// The instruments of one worker, shared by all its attempts.
 pub(crate) struct WorkerMetrics {
     running: Gauges<1>,
     attempts: Histograms<2>,
@@ -74,7 +75,7 @@ impl WorkerMetrics {
         })
     }
 
-    /// A fan-out is decided.
+    /// Counts a finished fan-out and its branches.
     pub(crate) fn record_fanout(
         &self,
         asked: usize,
@@ -96,7 +97,7 @@ impl WorkerMetrics {
     }
 }
 
-/// The part of one agent.
+/// The series of one agent, kept so that recording a value needs no lookup.
 pub(crate) struct AgentMetrics {
     pub(crate) worker: Arc<WorkerMetrics>,
     agent: String,
@@ -114,12 +115,12 @@ impl AgentMetrics {
         }
     }
 
-    /// One more attempt, for as long as it is held.
+    /// Counts a running attempt until the guard is dropped.
     pub(crate) fn begin(&self) -> GaugeGuard {
         self.running.guard()
     }
 
-    /// An attempt is over, with these last words.
+    /// Records the duration of an attempt under the outcome of its final report.
     pub(crate) fn record_end(&self, last: Option<&Body>, took: Duration) {
         let outcome = match last {
             None => "forgotten",

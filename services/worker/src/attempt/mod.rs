@@ -1,6 +1,6 @@
 //! The state of one attempt at one task and its half of the protocol with the coordinator: reports
-//! with their flow control, open questions, the slot, the clock, the outbox of the connection and
-//! the metrics. It runs no agent code and opens no connection.
+//! with flow control, open questions, the slot, the clock, the outbox of the connection and the
+//! metrics. Runs no agent code and opens no connection.
 //!
 //! May use: no other folder.
 

@@ -1,6 +1,6 @@
-//! What waits to be written to the coordinator. The stream of a connection is a view of it: there
-//! is no writer task and no channel, the connection itself takes everything that waits in one
-//! message whenever it can write.
+//! Outbox of the worker: messages that wait to be written to the coordinator. The stream of a
+//! connection reads the outbox directly, without a writer task or a channel, and takes all waiting
+//! reports in one message (batching) whenever the connection can write.
 
 use std::{
     collections::VecDeque,
@@ -15,12 +15,12 @@ use faultline_proto::v1;
 use futures::Stream;
 use parking_lot::Mutex;
 
-/// Reports are taken into one message until they have this many bytes: a message with the largest
-/// reports allowed would be more than the coordinator reads.
+/// Size limit of one message of reports, in bytes: a message with all reports of the largest size
+/// would exceed the limit of the coordinator.
 const MESSAGE_BYTES: usize = limits::MESSAGE_BYTES_MAX;
 
-/// `FromWorker` as it is written. A report is encoded once, when it is made, and the same bytes are
-/// kept, sent and, if need be, sent again; on the wire there is no difference.
+/// `FromWorker` as it is written. A report is encoded once; the same bytes are kept, sent and,
+/// after a reconnect, sent again. The encoding on the wire is that of `FromWorker`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct OutgoingMessage {
     #[prost(message, optional, tag = "1")]
@@ -41,14 +41,17 @@ struct EncodedReports {
     reports: Vec<Bytes>,
 }
 
-/// Shared by everything that has something to say. While no connection is open, what is put in is
-/// dropped: the attempts keep their reports and send them again when they are resumed.
+/// Shared by the attempts and the connection. While no connection is open, pushed reports are
+/// dropped: each attempt keeps its unacknowledged reports and sends them again when the coordinator
+/// resumes it.
 #[derive(Default)]
 pub(crate) struct Outbox(Mutex<State>);
 
+/// The queues of the current connection, under the lock of the [`Outbox`].
 #[derive(Default)]
 struct State {
-    /// Counts connections, so that nothing said for one is written to another.
+    /// Number of the current connection (epoch): a report pushed for one connection is never
+    /// written to another.
     epoch: u64,
     open: bool,
     leaving: bool,
@@ -56,15 +59,15 @@ struct State {
     hello: Option<v1::Hello>,
     drain: bool,
     heartbeat: bool,
-    /// The last word of each attempt about its slot.
+    /// The latest slot update of each attempt.
     slots: VecDeque<v1::Slot>,
-    /// Bounded by what attempts may be ahead of their acknowledgements.
+    /// Bounded by the flow control of each attempt (`REPORTS_AHEAD_MAX`, `BYTES_AHEAD_MAX`).
     reports: VecDeque<Bytes>,
     waker: Option<Waker>,
 }
 
 impl Outbox {
-    /// Starts a new connection, which ends the one before. The first message is `hello`.
+    /// Starts a new connection and ends the one before. The first message is `hello`.
     pub(crate) fn open(self: &Arc<Self>, hello: v1::Hello) -> OutgoingStream {
         let mut state = self.0.lock();
         state.epoch += 1;
@@ -78,7 +81,7 @@ impl Outbox {
         OutgoingStream { outbox: Arc::clone(self), epoch: state.epoch }
     }
 
-    /// Ends the stream of this epoch; what it did not write is dropped.
+    /// Ends the stream of this epoch and drops the messages that it did not write.
     pub(crate) fn close(&self) {
         self.change(|state| {
             state.open = false;
@@ -92,7 +95,7 @@ impl Outbox {
         self.0.lock().epoch
     }
 
-    /// Adds reports for the connection of `epoch`; `false` if that is not the open one.
+    /// Adds reports for the connection of `epoch`; `false` if another connection or none is open.
     pub(crate) fn push(&self, epoch: u64, reports: impl Iterator<Item = Bytes>) -> bool {
         let mut current = false;
         self.change(|state| {
@@ -105,7 +108,7 @@ impl Outbox {
         current
     }
 
-    /// Says how the slot of an attempt stands, which makes what was said before it void.
+    /// Queues a slot update of an attempt in place of an earlier one.
     pub(crate) fn push_slot(&self, epoch: u64, slot: v1::Slot) {
         self.change(|state| {
             let current = state.open && state.epoch == epoch;
@@ -125,7 +128,7 @@ impl Outbox {
         });
     }
 
-    /// Says on this connection that no new work is wanted.
+    /// Asks the coordinator of this connection for no new work.
     pub(crate) fn refuse_work(&self) {
         self.change(|state| {
             state.drain = true;
@@ -133,13 +136,13 @@ impl Outbox {
         });
     }
 
-    /// The same now and on every connection to come.
+    /// Asks for no new work on this connection and on all later ones.
     pub(crate) fn leave(&self) {
         self.0.lock().leaving = true;
         self.refuse_work();
     }
 
-    /// Ends the last connection: everything is said.
+    /// Closes the outbox for good: no further connection is needed.
     pub(crate) fn finish(&self) {
         self.0.lock().finished = true;
         self.close();
@@ -152,7 +155,7 @@ impl Outbox {
     fn change(&self, change: impl FnOnce(&mut State) -> bool) {
         let mut state = self.0.lock();
         let waker = if change(&mut state) { state.waker.take() } else { None };
-        // Woken without the lock: the connection will want it at once.
+        // The waker runs without the lock, because the connection takes the lock at once.
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
@@ -160,7 +163,7 @@ impl Outbox {
     }
 }
 
-/// What one connection writes.
+/// The messages of one connection.
 pub(crate) struct OutgoingStream {
     outbox: Arc<Outbox>,
     epoch: u64,
@@ -195,7 +198,7 @@ fn next(state: &mut State) -> Option<OutgoingMessage> {
     if std::mem::take(&mut state.drain) {
         return Some(OutgoingMessage { drain: Some(v1::Drain {}), ..OutgoingMessage::default() });
     }
-    // A heartbeat goes first: it must not wait behind a long queue of reports.
+    // A heartbeat precedes the reports, so that a long queue does not delay it.
     if std::mem::take(&mut state.heartbeat) {
         return Some(OutgoingMessage {
             heartbeat: Some(v1::Heartbeat {}),
@@ -238,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_reads_as_the_message_of_the_contract() {
+    fn written_messages_decode_as_from_worker() {
         let outbox = Arc::new(Outbox::default());
         let hello = v1::Hello { name: "w".into(), slots: 3, ..v1::Hello::default() };
         let mut stream = outbox.open(hello.clone());
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_bounded_in_reports_and_in_bytes() {
+    fn message_is_bounded_in_reports_and_in_bytes() {
         let outbox = Arc::new(Outbox::default());
         let mut stream = outbox.open(v1::Hello::default());
         take(&mut stream);
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_for_one_connection_is_written_to_another() {
+    fn reports_of_one_connection_are_not_written_to_another() {
         let outbox = Arc::new(Outbox::default());
         let mut old = outbox.open(v1::Hello::default());
         outbox.push(1, encoded(1..2));

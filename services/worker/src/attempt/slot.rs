@@ -1,15 +1,16 @@
-//! Whether an attempt holds one of its worker's slots. It gives its slot back while it waits for
-//! other agents, else a chain of agents deeper than the free slots would never end. Pure: it says
-//! what the coordinator has to be told, and tells nobody. Where an attempt only asks a human this
-//! is the coordinator's business alone: it takes the slot at the question and gives it with the
-//! answer.
+//! Slot of an attempt: the right to compute, of which a worker has a limited number. An attempt
+//! releases its slot while it waits for other agents; otherwise a chain of delegations deeper than
+//! the number of free slots would deadlock. Pure: each method returns the update for the
+//! coordinator. While an attempt waits for a human, the coordinator alone takes the slot and
+//! returns it with the answer.
 
-/// What the coordinator has to be told: `Slot.released`.
+/// The update for the coordinator, if one is due: `Slot.released`.
 pub(crate) type SlotUpdate = Option<bool>;
 
+/// Part of the state of an attempt, under the lock of that state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// How many other agents the attempt waits for.
+    /// Number of other agents that the attempt waits for.
     awaited: u32,
     state: SlotState,
 }
@@ -19,12 +20,12 @@ enum SlotState {
     #[default]
     Held,
     Released,
-    /// Asked for again, not yet given.
+    /// Requested, not yet granted.
     Requested,
 }
 
 impl Slot {
-    /// The agent waits for one more.
+    /// The agent waits for one more agent.
     pub(crate) fn begin_wait(&mut self) -> SlotUpdate {
         self.awaited += 1;
         let is_new = self.state != SlotState::Released;
@@ -32,25 +33,25 @@ impl Slot {
         is_new.then_some(true)
     }
 
-    /// The agent waits for one less.
+    /// The agent waits for one agent less.
     pub(crate) fn end_wait(&mut self) -> SlotUpdate {
         self.awaited -= 1;
-        let wants = self.awaited == 0 && self.state == SlotState::Released;
-        wants.then(|| {
+        let is_due = self.awaited == 0 && self.state == SlotState::Released;
+        is_due.then(|| {
             self.state = SlotState::Requested;
             false
         })
     }
 
-    /// The coordinator gave a slot. If it is released already, that was before the coordinator
-    /// heard of it.
+    /// The coordinator granted a slot. A grant for a slot that is released is stale: it crossed the
+    /// release on its way.
     pub(crate) fn granted(&mut self) {
         if self.state == SlotState::Requested {
             self.state = SlotState::Held;
         }
     }
 
-    /// What a new connection has to be told.
+    /// The update that a new connection needs.
     pub(crate) fn resend(&self) -> SlotUpdate {
         match self.state {
             SlotState::Held => None,
@@ -63,7 +64,7 @@ impl Slot {
         self.state == SlotState::Held
     }
 
-    /// Whether the agent's code may run: with a slot, or while it waits for others anyway.
+    /// Whether the agent's code may run: with a slot, or while it waits for other agents.
     pub(crate) fn may_run(&self) -> bool {
         self.is_held() || self.awaited > 0
     }
@@ -74,19 +75,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_wait_releases_and_the_last_wants_it_back() {
+    fn first_wait_releases_the_slot_and_last_wait_requests_it() {
         let mut slot = Slot::default();
         assert_eq!((slot.begin_wait(), slot.begin_wait()), (Some(true), None));
         assert_eq!((slot.is_held(), slot.may_run()), (false, true));
         assert_eq!((slot.end_wait(), slot.end_wait()), (None, Some(false)));
-        assert!(!slot.may_run(), "not before it is given");
-        assert_eq!(slot.resend(), Some(false), "asked again on a new connection");
+        assert!(!slot.may_run(), "no run before the grant");
+        assert_eq!(slot.resend(), Some(false), "requested again on a new connection");
         slot.granted();
         assert_eq!((slot.is_held(), slot.resend()), (true, None));
     }
 
     #[test]
-    fn a_slot_that_crossed_a_release_on_its_way_is_not_taken() {
+    fn grant_that_crossed_a_release_is_ignored() {
         let mut slot = Slot::default();
         slot.begin_wait();
         slot.end_wait();

@@ -1,6 +1,6 @@
-//! One attempt at one task, as the worker keeps it: what was assigned, the reports that are not
-//! yet acknowledged, the answers that came, its slot, and whether it was told to stop. It knows
-//! neither the agent's code nor the connection.
+//! State of one attempt at one task: the assignment, the unacknowledged reports (flow control by
+//! count and bytes), the received answers, the slot, and whether the agent has to stop. Depends
+//! neither on the agent's code nor on the connection.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -32,10 +32,10 @@ use crate::attempt::{
 mod questions;
 mod span;
 
-/// How many bytes of reports may wait for acknowledgement before the agent has to.
+/// Bytes of unacknowledged reports above which the agent has to wait (backpressure).
 const BYTES_AHEAD_MAX: usize = 2 * limits::MESSAGE_BYTES_MAX;
 
-/// An attempt's name within the worker.
+/// Identifies an attempt within the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) task_id: TaskId,
@@ -43,7 +43,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// `None` if the mesh could not have made the id.
+    /// `None` if the id is malformed.
     pub(crate) fn read(task_id: &str, attempt: u32) -> Option<Self> {
         Some(Self { task_id: task_id.parse().ok()?, attempt })
     }
@@ -52,7 +52,7 @@ impl Key {
 /// The names of an agent and of its worker.
 pub(crate) struct AgentNames {
     pub(crate) agent: String,
-    /// For the origin of failures.
+    /// Part of the origin of failures.
     pub(crate) worker: String,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum ReportRefused {
     TooManyQuestions,
 }
 
-/// A checkpoint as it is stored: the agent's bytes and how far the counters were.
+/// A checkpoint as it is stored: the agent's bytes and the counters of questions and delegations.
 #[derive(Clone, PartialEq, prost::Message)]
 struct CheckpointEnvelope {
     #[prost(uint32, tag = "1")]
@@ -76,78 +76,84 @@ struct CheckpointEnvelope {
     delegations: u32,
 }
 
+/// One attempt: created by the `AttemptTable` when the coordinator assigns a task, shared by the
+/// agent's [`Context`](crate::Context), the runner and the connection, and dropped once its final
+/// report is acknowledged or the coordinator does not resume it.
 pub(crate) struct Attempt {
     pub(crate) key: Key,
     pub(crate) names: Arc<AgentNames>,
     pub(crate) context_id: String,
     pub(crate) message: a2a::Message,
     pub(crate) restored: Restored,
-    /// What calls to other agents say about who calls, and where they go.
+    /// The token that authenticates this attempt in calls to other agents.
     pub(crate) token: String,
     pub(crate) channel: Arc<CoordinatorChannel>,
     pub(crate) metrics: Arc<AgentMetrics>,
-    /// The task's id as text, for every report.
+    /// The id of the task as text, used in every report.
     task_id: String,
     outbox: Arc<Outbox>,
     tracing: Mutex<Tracing>,
     state: Mutex<State>,
-    /// Something in `state` changed that somebody may wait for.
+    /// Notified on every change of `state`.
     changed: Notify,
 }
 
-/// What an earlier attempt left behind.
+/// The checkpoint of an earlier attempt.
 pub(crate) enum Restored {
     Nothing,
     Checkpoint(Bytes),
-    /// Not written by this library.
+    /// The bytes were not written by this library.
     Unreadable,
 }
 
+/// The mutable part of an [`Attempt`], under its `state` lock. The agent adds reports and
+/// questions, the connection adds acknowledgements, answers and stop requests.
 #[derive(Default)]
 struct State {
-    /// The connection that knows this attempt; reports go to no other.
+    /// Number of the connection that knows this attempt; reports go to no other.
     epoch: u64,
-    /// The number of the last report made.
+    /// Number of the newest report.
     reported: u32,
-    /// The number of the last report handed to the connection of `epoch`.
+    /// Number of the newest report that was passed to the connection of `epoch`.
     sent: u32,
-    /// The newest reports, up to number `reported`.
+    /// The newest reports, up to number `reported`, until they are acknowledged.
     unacked: VecDeque<Bytes>,
     unacked_bytes: usize,
-    /// The agent is being polled: what it reports goes out together when it next waits.
+    /// The agent is being polled: its reports are sent together when it next waits.
     corked: bool,
     ended: bool,
     cancelled: bool,
-    /// Drop the agent at once, whatever it does.
-    dropped: Option<Dropped>,
+    /// The agent is dropped at once.
+    dropped: Option<DropReason>,
     answers: HashMap<String, ReceivedAnswer>,
     asks: u32,
     delegations: u32,
-    /// The questions that are open, by key, and how many wait for the answer.
+    /// Open questions by key, each with the number of futures that wait for its answer.
     open_questions: HashMap<String, u32>,
     slot: Slot,
     clock: Clock,
     reply: Option<a2a::Message>,
 }
 
-/// Why an agent is dropped without being asked.
+/// The reason for dropping an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dropped {
-    /// The worker leaves; the task is handed back.
+pub(crate) enum DropReason {
+    /// The worker drains; the task is handed back.
     Released,
-    /// The task is no longer this worker's; nobody wants to hear of it.
+    /// The coordinator does not resume the attempt: it is over, and no report is sent.
     Forgotten,
 }
 
-/// How the attempt stands with those who may stop it.
+/// The pending requests to stop the attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StopRequests {
     pub(crate) cancelled: bool,
-    pub(crate) dropped: Option<Dropped>,
+    pub(crate) dropped: Option<DropReason>,
 }
 
 impl State {
-    /// Nothing more can be reported. After the end too: a clone of the context may live on.
+    /// Nothing more can be reported. True after the end as well, because a clone of the context may
+    /// outlive the attempt.
     fn must_stop(&self) -> bool {
         self.cancelled || self.dropped.is_some() || self.ended
     }
@@ -170,11 +176,11 @@ impl State {
     }
 }
 
-/// Another agent that is awaited. Meanwhile the attempt holds no slot.
+/// A released slot, while the attempt waits for another agent.
 pub(crate) struct ReleasedSlot<'a>(&'a Attempt);
 
 impl ReleasedSlot<'_> {
-    /// Returns when the agent may compute again.
+    /// Requests the slot again and returns when the agent may compute.
     pub(crate) async fn reacquire(self) -> Result<(), ReportRefused> {
         let attempt = self.0;
         drop(self);
@@ -237,9 +243,10 @@ impl Attempt {
         &self.task_id
     }
 
-    // The agent's side.
+    // Called by the agent.
 
-    /// Makes a report once the attempt is not too far ahead of its acknowledgements.
+    /// Queues a report once the attempt is not too far ahead of its acknowledgements
+    /// (backpressure).
     pub(crate) async fn report(&self, body: Body) -> Result<(), ReportRefused> {
         let mut body = Some(body);
         self.wait_to_run(|state| {
@@ -252,10 +259,10 @@ impl Attempt {
         .await
     }
 
-    /// Makes a report that leaves as soon as it may.
+    /// Queues a report and sends it unless the agent is being polled.
     fn report_now(&self, state: &mut State, body: Option<Body>) {
         self.enqueue(state, body);
-        // From a task that the agent spawned, perhaps, which nobody uncorks.
+        // A report from a task that the agent spawned: no poll of the agent would send it.
         if !state.corked {
             self.send_pending(state);
         }
@@ -286,7 +293,7 @@ impl Attempt {
         state.unacked.push_back(bytes);
     }
 
-    /// A checkpoint that carries the counters with it.
+    /// A checkpoint together with the counters.
     pub(crate) fn envelope(&self, bytes: Bytes) -> Bytes {
         let state = self.state.lock();
         let asks = state.asks;
@@ -295,20 +302,20 @@ impl Attempt {
         CheckpointEnvelope { asks, bytes, delegations }.encode_to_vec().into()
     }
 
-    /// The key of a delegation, or a fan-out, that was given none: its ordinal in the task.
+    /// The default key of a delegation or a fan-out: its ordinal in the task.
     pub(crate) fn next_delegation(&self, kind: &str) -> String {
         let mut state = self.state.lock();
         state.delegations += 1;
         format!("{kind}-{}", state.delegations)
     }
 
-    /// The agent waits for another one from now on.
+    /// Releases the slot: the agent waits for another agent.
     pub(crate) fn release_slot(&self) -> ReleasedSlot<'_> {
         let mut state = self.state.lock();
         let update = state.slot.begin_wait();
         self.send_slot_update(&state, update);
         drop(state);
-        // What waits for a slot need not any longer.
+        // Waiters for the slot may run now.
         self.changed.notify_waiters();
         ReleasedSlot(self)
     }
@@ -321,12 +328,12 @@ impl Attempt {
         self.state.lock().reply = Some(message);
     }
 
-    /// What the agent wants to say at the end, and whether that would be the first that anybody
-    /// hears of the task, from this attempt or an earlier one.
+    /// The reply that the agent set, and whether the task is still unknown to its caller: neither
+    /// this attempt nor an earlier one has reported anything.
     pub(crate) fn take_reply(&self) -> (Option<a2a::Message>, bool) {
         let mut state = self.state.lock();
-        let unheard = state.reported == 0 && state.answers.is_empty();
-        (state.reply.take(), unheard && matches!(self.restored, Restored::Nothing))
+        let is_unknown = state.reported == 0 && state.answers.is_empty();
+        (state.reply.take(), is_unknown && matches!(self.restored, Restored::Nothing))
     }
 
     pub(crate) fn must_stop(&self) -> bool {
@@ -337,7 +344,7 @@ impl Attempt {
         self.until(|state| state.must_stop().then_some(())).await;
     }
 
-    /// Everything reported so far is durable.
+    /// Waits until every report so far is durable.
     pub(crate) async fn settled(&self) -> Result<(), ReportRefused> {
         let reported = self.state.lock().reported;
         let settled = self.until(|state| {
@@ -350,7 +357,7 @@ impl Attempt {
         settled.await
     }
 
-    // The runner's side.
+    // Called by the runner.
 
     pub(crate) fn stop_requests(&self) -> StopRequests {
         let state = self.state.lock();
@@ -365,7 +372,7 @@ impl Attempt {
         self.until(|state| state.dropped.map(|_| ())).await;
     }
 
-    /// Keeps reports back until [`uncork`](Self::uncork): they will leave in one message.
+    /// Holds reports back until [`uncork`](Self::uncork): they leave in one message.
     pub(crate) fn cork(&self) {
         self.state.lock().corked = true;
     }
@@ -376,8 +383,8 @@ impl Attempt {
         self.send_pending(&mut state);
     }
 
-    /// The one final report, with everything that was kept back. It finds room always, and nothing
-    /// comes after it. `None`: nobody wants to hear the end.
+    /// Queues the final report and sends everything that was held back. The final report ignores
+    /// the flow control, and nothing follows it. `None`: the coordinator expects no final report.
     pub(crate) fn end(&self, body: Option<Body>) {
         let mut state = self.state.lock();
         state.ended = true;
@@ -389,8 +396,7 @@ impl Attempt {
         self.changed.notify_waiters();
     }
 
-    /// Hands what was made since the last time to the connection. The lock on `state` keeps the
-    /// order: two calls cannot swap their reports.
+    /// Passes new reports to the connection. The lock on `state` keeps their order.
     fn send_pending(&self, state: &mut State) {
         let new = (state.reported - state.sent) as usize;
         if new == 0 {
@@ -402,8 +408,8 @@ impl Attempt {
         }
     }
 
-    /// Says how the slot stands, if there is something to say. Lost with a broken connection, and
-    /// said again on the next.
+    /// Sends a slot update, if there is one. An update that is lost with its connection is sent
+    /// again on the next.
     fn send_slot_update(&self, state: &State, update: SlotUpdate) {
         if let Some(released) = update
             && !state.must_stop()
@@ -414,15 +420,15 @@ impl Attempt {
         }
     }
 
-    // The coordinator's side.
+    // Called by the connection.
 
-    /// What a new connection learns of it first.
+    /// The entry of this attempt in the hello of a new connection.
     pub(crate) fn held_entry(&self) -> v1::Held {
         let waits = !self.state.lock().slot.is_held();
         v1::Held { task_id: self.task_id.clone(), attempt: self.key.attempt, waits }
     }
 
-    /// Forgets what is durable. `true`: the attempt is over and all of it is.
+    /// Drops the durable reports. `true`: the attempt is over and fully acknowledged.
     pub(crate) fn ack(&self, number: u32) -> bool {
         let mut state = self.state.lock();
         state.ack(number);
@@ -432,8 +438,8 @@ impl Attempt {
         is_over
     }
 
-    /// Goes on with the connection of `epoch`, which has everything up to `acked`. `true`: the
-    /// attempt is over and all of it is durable.
+    /// Continues on the connection of `epoch`; its coordinator has all reports up to `acked`.
+    /// `true`: the attempt is over and fully acknowledged.
     pub(crate) fn resume(&self, epoch: u64, acked: u32) -> bool {
         let mut state = self.state.lock();
         state.ack(acked);
@@ -450,7 +456,7 @@ impl Attempt {
         self.changed.notify_waiters();
     }
 
-    pub(crate) fn drop_agent(&self, why: Dropped) {
+    pub(crate) fn drop_agent(&self, why: DropReason) {
         self.state.lock().dropped = Some(why);
         self.changed.notify_waiters();
     }
@@ -460,10 +466,10 @@ impl Attempt {
         self.changed.notify_waiters();
     }
 
-    /// Waits until `ready` finds what it looks for; asked again after every change.
+    /// Waits until `ready` returns a value; `ready` runs again after every change.
     async fn until<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> T {
         loop {
-            // Made before looking, so that no change falls between the look and the wait.
+            // Registered before the check, so that no change between check and wait is lost.
             let changed = self.changed.notified();
             if let Some(found) = ready(&mut self.state.lock()) {
                 return found;

@@ -1,5 +1,5 @@
-//! The whole `main` of a worker: arguments, configuration, logs, OTLP, metrics, probes, signals and
-//! the exit code, around the agents that the program offers.
+//! The `main` of a worker program: arguments, configuration, logs, OTLP, metrics, probes, signals
+//! and the exit code around the agents that the program offers.
 
 use std::{error::Error as StdError, ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
 
@@ -7,7 +7,7 @@ use faultline_chassis::{Exit, config::nearest, process::Process};
 
 use crate::{Config, Settings, Worker, sdk::error::chain};
 
-/// `service.name` of what is exported, unless `OTEL_SERVICE_NAME` is set.
+/// `service.name` of spans, logs and metrics, unless `OTEL_SERVICE_NAME` is set.
 const SERVICE: &str = "faultline-worker";
 
 const HELP: &str = "\
@@ -41,10 +41,10 @@ Exit codes: 0 left in order, 64 wrong arguments, 65 or 77 refused by the coordin
 69 an address is taken, 70 failed or cut off while it left, 78 wrong configuration.
 ";
 
-/// An error of a program's own set-up.
+/// An error of the set-up of a program.
 pub type SetupError = Box<dyn StdError + Send + Sync>;
 
-/// Runs a worker until it is asked to leave. This is all a program needs:
+/// Runs a worker until SIGTERM or Ctrl-C. A program needs no more than this:
 ///
 /// ```no_run
 /// # use faultline_worker::{Agent, Context, Error, Offer};
@@ -59,20 +59,20 @@ pub type SetupError = Box<dyn StdError + Send + Sync>;
 /// ```
 ///
 /// - Configuration: `--config FILE`, or the file that `FAULTLINE_CONFIG` names, or `faultline.toml`
-///   if it exists, and `FAULTLINE_SECTION__KEY` in the environment over it. See [`Settings`].
-/// - Logs go to stderr, as text or JSON. Spans, logs and metrics go to a collector by OTLP as the
-///   `OTEL_…` variables say; the spans of this worker lie in the traces of its tasks.
-/// - With `admin` in `[worker]` there is a port with `/metrics`, `/livez`, `/readyz` and
-///   `/startupz`.
-/// - SIGTERM and Ctrl-C drain the worker. The exit code tells how it went: `--help` lists them.
+///   if it exists. Variables `FAULTLINE_SECTION__KEY` override the file. See [`Settings`].
+/// - Logs go to stderr, as text or JSON. Spans, logs and metrics go to an OTLP collector if the
+///   `OTEL_…` variables name one; the spans of this worker are part of the traces of its tasks.
+/// - `admin` in `[worker]` opens a port with `/metrics`, `/livez`, `/readyz` and `/startupz`.
+/// - SIGTERM and Ctrl-C drain the worker. `--help` lists the exit codes.
 ///
-/// It must be called once in a process, and not where another `tracing` subscriber was installed.
+/// Call it once in a process, and only if no other `tracing` subscriber is installed.
 pub async fn main(build: impl FnOnce(Worker) -> Worker) -> ExitCode {
     try_main(async |worker| Ok(build(worker))).await
 }
 
-/// Like [`main`], for a set-up that waits or may fail. It runs after the arguments were read and
-/// the logs started; an error is printed and ends the process with code 70.
+/// Like [`main`], for a set-up that is asynchronous or may fail. The set-up runs after the
+/// arguments are read and the logs are started; its error is printed and ends the process with code
+/// 70.
 ///
 /// ```no_run
 /// # use faultline_worker::{Agent, Context, Error, Offer};
@@ -93,7 +93,7 @@ pub async fn main(build: impl FnOnce(Worker) -> Worker) -> ExitCode {
 pub async fn try_main(build: impl AsyncFnOnce(Worker) -> Result<Worker, SetupError>) -> ExitCode {
     let file = match arguments(std::env::args_os().skip(1)) {
         Ok(Arguments::Help) => {
-            // Nobody is there to be told if stdout is closed.
+            // A closed stdout is no error here.
             let _ = std::io::stdout().write_all(HELP.as_bytes());
             return Exit::OK.into();
         }
@@ -110,7 +110,7 @@ pub async fn try_main(build: impl AsyncFnOnce(Worker) -> Result<Worker, SetupErr
 }
 
 impl Settings {
-    /// Runs a worker with these settings until it is asked to leave, as [`main`] does.
+    /// Runs a worker with these settings until SIGTERM or Ctrl-C, as [`main`] does.
     pub async fn run(
         self,
         build: impl AsyncFnOnce(Worker) -> Result<Worker, SetupError>,
@@ -148,7 +148,7 @@ fn failed(error: &(dyn StdError + 'static), exit: Exit) -> ExitCode {
 #[derive(Debug, PartialEq)]
 enum Arguments {
     Help,
-    /// With this configuration file.
+    /// The configuration file, if one was given.
     Run(Option<PathBuf>),
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_file_is_the_only_option() {
+    fn configuration_file_is_the_only_option() {
         assert_eq!(read(&[]), Ok(Arguments::Run(None)));
         for args in [&["--config", "a.toml"][..], &["--config=a.toml"]] {
             assert_eq!(read(args), Ok(Arguments::Run(Some("a.toml".into()))), "{args:?}");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_argument_is_an_error_that_names_the_nearest() {
+    fn unknown_argument_error_names_the_nearest_option() {
         let refused = |args: &[&str]| read(args).unwrap_err();
         let expected = "unknown argument '--confg', did you mean '--config'?";
         assert_eq!(refused(&["--confg", "x"]), expected);

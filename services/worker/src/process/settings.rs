@@ -1,5 +1,5 @@
-//! The configuration of a worker's process: the sections of `faultline.toml` that concern it, and
-//! the environment over them.
+//! Configuration of a worker's process: its sections of `faultline.toml`, overridden by environment
+//! variables.
 
 use std::path::Path;
 
@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize, de::IgnoredAny};
 
 use crate::Config;
 
-/// Everything that is configured for the process of a worker: the sections `[worker]`, `[mesh]` and
-/// `[log]`. The file may be one that all roles of a mesh share: the sections of the others are
-/// ignored. A key that is unknown in its own sections is an error that names the nearest known one.
+/// The configuration of a worker's process: the sections `[worker]`, `[mesh]` and `[log]`. The file
+/// may be shared by all roles of a mesh: sections of other roles are ignored. An unknown key in one
+/// of these sections is an error that names the nearest known key.
 ///
-/// [`main`](crate::main) reads it by itself; this is for programs that have arguments of their own.
+/// [`main`](crate::main) loads the settings itself; use this type in a program with arguments of
+/// its own.
 ///
 /// ```no_run
 /// # use faultline_worker::{Agent, Context, Error, Offer, Settings};
@@ -48,20 +49,20 @@ pub struct Settings {
     auth: IgnoredAny,
     #[serde(skip_serializing)]
     remote: IgnoredAny,
-    /// The variables that everything was read from.
+    /// The environment variables that the settings were read from.
     #[serde(skip)]
     pub(crate) env: Environment,
 }
 
 impl Settings {
-    /// Reads the file and the variables of this process, `FAULTLINE_SECTION__KEY` and `OTEL_…`.
-    /// Without a path it is the file that `FAULTLINE_CONFIG` names, or else `faultline.toml` in the
-    /// working directory, if it exists.
+    /// Reads the file and the environment variables `FAULTLINE_SECTION__KEY` and `OTEL_…`. Without
+    /// a path, the file is the one that `FAULTLINE_CONFIG` names, or `faultline.toml` in the
+    /// working directory if it exists.
     pub fn load(path: Option<&Path>) -> Result<Self, config::Error> {
         Self::load_from(path, config::environment())
     }
 
-    /// Reads the variables from `env` instead.
+    /// Reads the variables from `env` instead of the environment.
     pub fn load_from(path: Option<&Path>, env: Environment) -> Result<Self, config::Error> {
         let named = env.get(config::FILE_VARIABLE).filter(|name| !name.is_empty());
         let path = path.or(named.map(Path::new));
@@ -69,7 +70,7 @@ impl Settings {
         Ok(Self { env, ..settings })
     }
 
-    /// The worker's own configuration, with how it dials the mesh.
+    /// The configuration of the worker, with its mesh credentials.
     pub fn into_config(self) -> Config {
         Config { mesh: self.mesh, ..self.worker }
     }
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that an operator might share among all roles.
+    /// A file that all roles share.
     const SHARED: &str = "
 [gateway]
 listen = '0.0.0.0:8080'
@@ -116,7 +117,7 @@ ca = 'ca.pem'
     }
 
     #[test]
-    fn a_worker_reads_its_sections_of_a_shared_file_and_the_environment_over_them() {
+    fn environment_overrides_the_worker_sections_of_a_shared_file() {
         let env = [
             ("FAULTLINE_WORKER__COORDINATOR", "http://hub:8081"),
             ("FAULTLINE_WORKER__NAME", "from the environment"),
@@ -140,7 +141,7 @@ ca = 'ca.pem'
     }
 
     #[test]
-    fn a_mistyped_key_or_section_names_the_nearest_one() {
+    fn mistyped_key_or_section_error_names_the_nearest_one() {
         let error = load("[worker]\nslot = 8\n", &[]).unwrap_err();
         assert_eq!(
             error,
@@ -155,7 +156,7 @@ ca = 'ca.pem'
     }
 
     #[test]
-    fn the_file_may_be_named_by_a_variable() {
+    fn environment_variable_names_the_file() {
         let missing = [("FAULTLINE_CONFIG".to_owned(), "/nonexistent/mine.toml".to_owned())].into();
         let error = Settings::load_from(None, missing).unwrap_err().to_string();
         assert_eq!(error, "cannot read '/nonexistent/mine.toml'");

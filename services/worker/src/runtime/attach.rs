@@ -1,5 +1,6 @@
-//! The connection to one of the coordinators: made, kept alive, made again there or elsewhere.
-//! Agents do not notice when it breaks; the desk and the outbox outlive it.
+//! Connection of the worker to one coordinator: connect, heartbeat, reconnect with exponential
+//! backoff and jitter, and the move to another coordinator (rebalance or drain). Agents do not
+//! notice a broken connection, because the attempt table and the outbox outlive it.
 
 use std::time::Duration;
 
@@ -17,17 +18,17 @@ use tonic_prost::ProstCodec;
 use crate::{ServiceError, attempt::outbox::OutgoingMessage, runtime::attempts::AttemptTable};
 
 const ATTACH: &str = "/faultline.v1.Hub/Attach";
-/// From dialling to the welcome. Well below the time after which the last coordinator gives its
-/// work to another: there must be some left to try a third.
+/// Limit from dialling to the welcome. Well below the lease of a lost worker, so that there is time
+/// to try a third coordinator before the tasks are given to another worker.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(3);
-/// Heartbeats without a word from the coordinator before the connection counts as dead.
+/// Unanswered heartbeats after which the connection counts as dead.
 const MISSED_HEARTBEATS_MAX: u32 = 3;
-/// How long a coordinator that sends a worker elsewhere may take to say that nothing is on its way.
+/// Limit for the flush barrier when the worker moves to another coordinator.
 const DETACH_TIMEOUT: Duration = Duration::from_millis(500);
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
-/// Stays attached, through any number of connections to whichever coordinators there are, until the
+/// Keeps the worker attached to one of the coordinators, over any number of connections, until the
 /// outbox is finished.
 pub(crate) async fn keep_attached(
     table: &AttemptTable,
@@ -36,14 +37,14 @@ pub(crate) async fn keep_attached(
     let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().run()));
     let mut ever_welcome = false;
     let mut backoff = BACKOFF_MIN;
-    // Those that are no use for now.
+    // Coordinators that failed since the last success.
     let mut tried = Vec::new();
     loop {
         let Some(member) = choose(members, &tried) else {
             if table.outbox.finished() {
                 return Ok(());
             }
-            // Jitter, so that the workers of a dead coordinator do not come back all at once.
+            // The jitter spreads the reconnects of all workers of a dead coordinator.
             let pause = sleep(backoff.mul_f64(rand::random_range(0.5..1.0)));
             let mut listed = members.watch();
             let fresh = |now: &Vec<Member>| now.iter().any(|member| !tried.contains(member));
@@ -65,7 +66,7 @@ pub(crate) async fn keep_attached(
             backoff = BACKOFF_MIN;
         }
         ever_welcome |= welcomed;
-        // What the coordinator calls wrong the first time will be wrong every time.
+        // A hello that is invalid the first time stays invalid.
         let is_final = matches!(
             lost.code(),
             Code::InvalidArgument | Code::Unauthenticated | Code::PermissionDenied
@@ -74,23 +75,29 @@ pub(crate) async fn keep_attached(
             return Err(ServiceError::Refused(lost));
         }
         if backoff == BACKOFF_MIN {
-            tracing::warn!(coordinator = %member, reason = %lost, "not attached, trying again");
+            tracing::warn!(
+                coordinator = %member, reason = %lost,
+                "not attached to a coordinator, retrying"
+            );
         } else {
-            tracing::debug!(coordinator = %member, reason = %lost, "still not attached");
+            tracing::debug!(
+                coordinator = %member, reason = %lost,
+                "still not attached to a coordinator"
+            );
         }
         tried.push(member);
     }
 }
 
-/// Any of those that were not tried yet: by chance, so that workers spread.
+/// A random coordinator among those not tried yet, which spreads the workers.
 fn choose(members: &Members, tried: &[Member]) -> Option<Member> {
     let mut left = members.now();
     left.retain(|member| !tried.contains(member));
     (!left.is_empty()).then(|| left.swap_remove(rand::random_range(0..left.len())))
 }
 
-/// One connection from its beginning to its end: whether the coordinator welcomed it, and why it
-/// ended. It is dialled anew each time, because the old one may be dead without knowing it.
+/// One connection from its beginning to its end: whether the coordinator accepted the worker, and
+/// why the connection ended. Dials a new channel each time, because a dead one may not be noticed.
 async fn attach(table: &AttemptTable, members: &Members, member: &Member) -> (bool, Failure) {
     let channel = members.channel(member);
     let outgoing = table.outbox.open(table.hello());
@@ -108,22 +115,22 @@ async fn attach(table: &AttemptTable, members: &Members, member: &Member) -> (bo
         let mut stream = answer.into_inner();
         match stream.message().await?.and_then(|first| first.body) {
             Some(Body::Welcome(welcome)) => Ok((stream, welcome)),
-            _ => Err(Failure::new(&reason::UNAVAILABLE).because("not welcomed")),
+            _ => Err(Failure::new(&reason::UNAVAILABLE).because("the coordinator sent no welcome")),
         }
     };
     match timeout(WELCOME_TIMEOUT, opening).await {
         Ok(Ok((stream, welcome))) => {
-            // Before anybody hears of the welcome: what it lets go on may ask at once.
+            // Before the welcome is applied: an agent that resumes may delegate at once.
             table.channel.switch_to(member, members.channel(member));
             table.on_welcome(epoch, &welcome);
-            tracing::info!(coordinator = %member, "attached to the coordinator");
+            tracing::info!(coordinator = %member, "attached to a coordinator");
             let leaving = leave_cleanly(table, members, member);
             (true, read_messages(table, stream, heartbeat(&welcome), leaving).await)
         }
         Ok(Err(failure)) => (false, failure),
         Err(_) => {
             let failure = Failure::new(&reason::UNAVAILABLE);
-            (false, failure.because("the coordinator does not answer"))
+            (false, failure.because("the coordinator did not answer in time"))
         }
     }
 }
@@ -135,8 +142,8 @@ fn heartbeat(welcome: &v1::Welcome) -> Duration {
     }
 }
 
-/// Returns when there is another coordinator than this, and nothing is on its way from here any
-/// more: what was assigned and not received would have to be found missing first.
+/// Returns once there is another coordinator than `here` and everything that this one sent has
+/// arrived (flush barrier): an assignment in flight would have to be found missing first.
 async fn leave_cleanly(table: &AttemptTable, members: &Members, here: &Member) {
     let is_other = |now: &Vec<Member>| now.iter().any(|member| member != here);
     if members.watch().wait_for(is_other).await.is_err() {
@@ -146,8 +153,9 @@ async fn leave_cleanly(table: &AttemptTable, members: &Members, here: &Member) {
     let _ = timeout(DETACH_TIMEOUT, table.flush_barrier()).await;
 }
 
-/// Listens until the connection ends or falls missed, or the coordinator sends the worker elsewhere
-/// and it could part. What was not acknowledged is said again there.
+/// Reads messages until the connection ends, heartbeats stay unanswered, or the coordinator evicts
+/// the worker and nothing is in flight. Unacknowledged reports are sent again on the next
+/// connection.
 async fn read_messages(
     table: &AttemptTable,
     mut stream: Streaming<v1::ToWorker>,
@@ -165,7 +173,9 @@ async fn read_messages(
                 Ok(Some(message)) => {
                     missed = 0;
                     if matches!(message.body, Some(Body::Drain(_))) {
-                        tracing::info!("the coordinator sends it elsewhere");
+                        tracing::info!(
+                            "coordinator asks the worker to attach to another coordinator"
+                        );
                         evicted = true;
                     }
                     table.on_message(message);
@@ -178,12 +188,12 @@ async fn read_messages(
             },
             () = &mut leaving, if evicted => {
                 let failure = Failure::new(&reason::UNAVAILABLE);
-                return failure.because("the coordinator sent it elsewhere");
+                return failure.because("the coordinator asked the worker to attach to another one");
             }
             _ = beats.tick() => {
                 if missed == MISSED_HEARTBEATS_MAX {
                     let failure = Failure::new(&reason::UNAVAILABLE);
-                    return failure.because("the coordinator fell silent");
+                    return failure.because("the coordinator answered no heartbeat");
                 }
                 missed += 1;
                 table.outbox.heartbeat();

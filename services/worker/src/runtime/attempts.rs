@@ -1,5 +1,5 @@
-//! Everything the worker holds: the agents it offers and the attempts that are not yet over. What
-//! the coordinator says arrives here; the desk outlives every connection.
+//! Table of the attempts that the worker holds, and of the agents that it offers. It dispatches the
+//! messages of the coordinator to the attempts and outlives every connection.
 
 use std::{
     collections::HashMap,
@@ -24,12 +24,14 @@ use crate::{
         coordinator_channel::CoordinatorChannel,
         metrics::{AgentMetrics, WorkerMetrics},
         outbox::Outbox,
-        state::{Attempt, Dropped, Key},
+        state::{Attempt, DropReason, Key},
     },
     runtime::run,
     sdk::agent::{Offer, OfferedAgent},
 };
 
+/// One per worker, for its whole life. The connection changes it ([`on_welcome`](Self::on_welcome),
+/// [`on_message`](Self::on_message)), the service drains it.
 pub(crate) struct AttemptTable {
     id: WorkerId,
     name: String,
@@ -37,23 +39,25 @@ pub(crate) struct AttemptTable {
     offers: Vec<v1::AgentOffer>,
     offered: HashMap<String, (Arc<OfferedAgent>, Arc<AgentMetrics>)>,
     pub(crate) outbox: Arc<Outbox>,
-    /// For what agents ask of other agents.
+    /// For the delegations of agents.
     pub(crate) channel: Arc<CoordinatorChannel>,
     state: Mutex<State>,
     changed: Notify,
     metrics: Arc<WorkerMetrics>,
-    /// The same as in `state`, for those outside.
+    /// Copy of `state.attached` that is read without the lock.
     attached: Arc<AtomicBool>,
 }
 
+/// The mutable part of the [`AttemptTable`], under its lock. An attempt leaves `held` once its
+/// final report is acknowledged or the coordinator does not resume it.
 #[derive(Default)]
 struct State {
     held: HashMap<Key, Arc<Attempt>>,
-    /// There is a connection, and the coordinator welcomed it.
+    /// A connection is open and the coordinator has accepted the worker.
     attached: bool,
-    /// Too late for anything new.
+    /// The drain is over: new assignments are handed back at once.
     closed: bool,
-    /// Heartbeats that were answered.
+    /// Number of answered heartbeats.
     heartbeats_answered: u64,
 }
 
@@ -87,7 +91,7 @@ impl AttemptTable {
         }
     }
 
-    /// Whether a coordinator has welcomed it, to be asked at any time.
+    /// Whether a coordinator has accepted the worker; readable at any time.
     pub(crate) fn attached(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.attached)
     }
@@ -104,8 +108,8 @@ impl AttemptTable {
         }
     }
 
-    /// Sorts what is held by what the coordinator made of it. What it does not mention at all is
-    /// as lost as what it wants forgotten: nobody would ever acknowledge its reports.
+    /// Resumes the attempts that the coordinator names and drops all others: their reports would
+    /// never be acknowledged.
     pub(crate) fn on_welcome(&self, epoch: u64, welcome: &v1::Welcome) {
         let resumed = welcome.resume.iter();
         let resumed = resumed.filter_map(|a| Some((Key::read(&a.task_id, a.attempt)?, a.number)));
@@ -116,8 +120,11 @@ impl AttemptTable {
         state.held.retain(|key, attempt| match resumed.get(key) {
             Some(acked) => !attempt.resume(epoch, *acked),
             None => {
-                tracing::info!(task.id = %key.task_id, key.attempt, "no longer ours");
-                attempt.drop_agent(Dropped::Forgotten);
+                tracing::info!(
+                    task.id = %key.task_id, key.attempt,
+                    "coordinator does not resume the attempt: dropped"
+                );
+                attempt.drop_agent(DropReason::Forgotten);
                 false
             }
         });
@@ -125,7 +132,7 @@ impl AttemptTable {
         self.changed.notify_waiters();
     }
 
-    /// The connection has ended.
+    /// Called when the connection has ended.
     pub(crate) fn on_disconnect(&self) {
         self.outbox.close();
         self.attached.store(false, Ordering::Relaxed);
@@ -133,7 +140,7 @@ impl AttemptTable {
         self.changed.notify_waiters();
     }
 
-    /// What the coordinator says after the welcome.
+    /// Dispatches a message that follows the welcome.
     pub(crate) fn on_message(&self, message: v1::ToWorker) {
         match message.body {
             Some(Body::Assign(assign)) => self.assign(assign),
@@ -143,7 +150,7 @@ impl AttemptTable {
                     tracing::debug!(
                         task.id = %cancel.task_id,
                         initiator = %cancel.initiator,
-                        "cancelled"
+                        "attempt cancelled"
                     );
                     attempt.cancel();
                 }
@@ -162,15 +169,18 @@ impl AttemptTable {
                     attempt.slot_granted();
                 }
             }
-            // Where to attach is the connection's business. The rest is a second
-            // welcome, or something that only a newer coordinator says.
+            // The connection handles a drain. A second welcome, or a message of a newer
+            // coordinator, is ignored.
             Some(Body::Drain(_) | Body::Welcome(_)) | None => {}
         }
     }
 
     fn assign(&self, assign: v1::Assign) {
         let Some(key) = Key::read(&assign.task_id, assign.attempt) else {
-            tracing::error!(task.id = %assign.task_id, "assigned a task with an impossible id");
+            tracing::error!(
+                task.id = %assign.task_id,
+                "assignment with a malformed task id: ignored"
+            );
             return;
         };
         let offered = self.offered.get(&assign.agent).cloned();
@@ -187,7 +197,7 @@ impl AttemptTable {
                 return;
             }
             if state.closed {
-                attempt.drop_agent(Dropped::Released);
+                attempt.drop_agent(DropReason::Released);
             }
             state.held.insert(key, Arc::clone(&attempt));
         }
@@ -214,11 +224,11 @@ impl AttemptTable {
         self.state.lock().held.get(&key).map(Arc::clone)
     }
 
-    // Leaving.
+    // Drain.
 
-    /// Waits until the coordinator has certainly read what was said before, if there is one: it
-    /// answers heartbeats in order. The first answer may belong to an earlier heartbeat, the second
-    /// cannot.
+    /// Flush barrier: waits until the coordinator has read every earlier message, or the connection
+    /// is gone. The coordinator answers heartbeats in order; the first answer may belong to an
+    /// earlier heartbeat, the second cannot.
     pub(crate) async fn flush_barrier(&self) {
         for _ in 0..2 {
             let heartbeats_answered = self.state.lock().heartbeats_answered;
@@ -228,30 +238,30 @@ impl AttemptTable {
         }
     }
 
-    /// Waits until nothing is held.
+    /// Waits until no attempt is held.
     pub(crate) async fn idle(&self) {
         self.until(|state| state.held.is_empty()).await;
     }
 
-    /// Hands back what only waits for people: it can wait without us.
+    /// Hands back every attempt with an open question: the answer may come to another worker.
     pub(crate) fn release_waiting_for_people(&self) {
         for attempt in self.state.lock().held.values().filter(|a| a.has_open_question()) {
-            attempt.drop_agent(Dropped::Released);
+            attempt.drop_agent(DropReason::Released);
         }
     }
 
-    /// Drops every agent that still runs and hands its task back.
+    /// Drops every running agent and hands its task back.
     pub(crate) fn release(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         for attempt in state.held.values() {
-            attempt.drop_agent(Dropped::Released);
+            attempt.drop_agent(DropReason::Released);
         }
     }
 
     async fn until(&self, mut ready: impl FnMut(&State) -> bool) {
         loop {
-            // Made before looking, so that no change falls between the look and the wait.
+            // Registered before the check, so that no change between check and wait is lost.
             let changed = self.changed.notified();
             if ready(&self.state.lock()) {
                 return;
@@ -269,7 +279,7 @@ fn with_metrics(
     (Arc::new(offered), Arc::new(metrics))
 }
 
-/// Stands in for an agent that was never offered.
+/// An agent that fails each task: the coordinator assigned a name that was never offered.
 fn unknown(name: &str, worker: &str) -> OfferedAgent {
     struct Unknown;
 

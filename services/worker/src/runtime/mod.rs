@@ -1,5 +1,5 @@
-//! The running worker: its configuration and life, the connection to a coordinator, the table of
-//! the attempts that it holds, and the task that runs the code of an agent.
+//! The running worker: its configuration and life cycle, the connection to a coordinator, the table
+//! of attempts, and the task that runs the code of an agent.
 //!
 //! May use: attempt, sdk and agents.
 

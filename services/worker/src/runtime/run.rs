@@ -1,6 +1,5 @@
-//! Running one attempt: the agent's code between the assignment and the one final report. Whatever
-//! the agent does — return, fail, panic, ignore that it was cancelled — exactly one report ends
-//! the attempt, and the worker lives on.
+//! Runs the agent of one attempt and sends exactly one final report, whether the agent returns,
+//! fails, panics or ignores its cancellation. The worker survives all of them.
 
 use std::{any::Any, future::poll_fn, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Instant};
 
@@ -15,7 +14,7 @@ use futures::FutureExt;
 
 use crate::{
     Context, Error,
-    attempt::state::{Attempt, Dropped, Restored},
+    attempt::state::{Attempt, DropReason, Restored},
     sdk::{
         agent::OfferedAgent,
         error::ErrorKind,
@@ -23,14 +22,14 @@ use crate::{
     },
 };
 
-/// Runs the agent to its end and reports it.
+/// Runs the agent to its end and sends the final report.
 pub(crate) async fn run(attempt: Arc<Attempt>, offered: Arc<OfferedAgent>) {
     let _running = attempt.metrics.begin();
     let since = Instant::now();
     let cx = Context::new(Arc::clone(&attempt), offered);
     let mut driven = pin!(AssertUnwindSafe(drive(&cx)).catch_unwind());
-    // Reports leave when the agent has nothing more to do for now. An agent that never waits costs
-    // one message, however much it reports, because its end joins the rest below.
+    // Reports leave when a poll of the agent ends. An agent that never waits costs one message,
+    // because its reports leave with the final report.
     let driven = poll_fn(|task| {
         attempt.cork();
         let poll = driven.as_mut().poll(task);
@@ -50,21 +49,22 @@ pub(crate) async fn run(attempt: Arc<Attempt>, offered: Arc<OfferedAgent>) {
     attempt.end(last);
 }
 
+/// The way in which the agent of an attempt ended.
 enum AgentEnd {
     Returned(Result<(), Error>),
     Panicked(String),
     Dropped,
 }
 
-/// The agent's result, or `None` if it had to be dropped. The agent's future lives and dies in
-/// here, so that a panic while it is dropped is caught like any other.
+/// The agent's result, or `None` if the agent was dropped. The future of the agent is dropped
+/// inside this function, so that a panic in a destructor is caught as well.
 async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     let attempt = cx.attempt_state();
     if matches!(attempt.restored, Restored::Unreadable) {
         let text = "the checkpoint of an earlier attempt cannot be read";
         return Some(Err(Error::new(&reason::DATA_LOSS).error_type(RUN_ERROR).because(text)));
     }
-    // An order can be older than the agent: then it must not even begin.
+    // The attempt may have been stopped before the agent started.
     if attempt.must_stop() {
         return None;
     }
@@ -79,9 +79,9 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
         }
     };
     tokio::select! {
-        // The agent first: one that never waits costs no timer and no registration.
+        // The agent is polled first: an agent that never waits registers no timer.
         biased;
-        // The policy is the agent's code too, and may panic like the rest of it.
+        // The error policy is code of the user as well and may panic.
         result = cx.offered().agent.run(cx) => {
             Some(result.map_err(|error| error.classified(&cx.offered().policy)))
         }
@@ -89,22 +89,22 @@ async fn drive(cx: &Context) -> Option<Result<(), Error>> {
     }
 }
 
-/// The final report, unless nobody wants one.
+/// The final report; `None` if the coordinator expects none.
 fn final_report(cx: &Context, ended: AgentEnd) -> Option<Body> {
     let attempt = cx.attempt_state();
     let stop_requests = attempt.stop_requests();
     match (stop_requests.dropped, &ended) {
-        (Some(Dropped::Forgotten), _) => return None,
+        (Some(DropReason::Forgotten), _) => return None,
         (_, _) if stop_requests.cancelled => return Some(Body::Stopped(v1::Stopped {})),
-        // Work that was finished in time counts, even if the worker is leaving.
-        (Some(Dropped::Released), AgentEnd::Returned(Ok(()))) => {}
-        (Some(Dropped::Released), _) => return Some(Body::Released(v1::Released {})),
+        // A completed attempt counts, even if the worker drains.
+        (Some(DropReason::Released), AgentEnd::Returned(Ok(()))) => {}
+        (Some(DropReason::Released), _) => return Some(Body::Released(v1::Released {})),
         (None, _) => {}
     }
     Some(match ended {
         AgentEnd::Returned(Ok(())) => completed(attempt, cx.offered()),
         AgentEnd::Returned(Err(error)) => match error.into_kind() {
-            ErrorKind::Failed(told) => failed(attempt, told.failure, FLOW_ERROR),
+            ErrorKind::Failed(failed_with) => failed(attempt, failed_with.failure, FLOW_ERROR),
             ErrorKind::Rejected(rejected) => Body::Rejected(rejection(attempt, rejected)),
             ErrorKind::Stopped => Body::Stopped(v1::Stopped {}),
         },
@@ -112,7 +112,7 @@ fn final_report(cx: &Context, ended: AgentEnd) -> Option<Body> {
             let failure = Failure::new(&reason::AGENT_PANICKED).privately(text);
             failed(attempt, failure, RUN_ERROR)
         }
-        // Only an order drops an agent, and orders were looked at above.
+        // Only a stop request drops an agent, and stop requests are handled above.
         AgentEnd::Dropped => Body::Stopped(v1::Stopped {}),
     })
 }
@@ -120,7 +120,7 @@ fn final_report(cx: &Context, ended: AgentEnd) -> Option<Body> {
 fn completed(attempt: &Attempt, offered: &OfferedAgent) -> Body {
     match attempt.take_reply() {
         (Some(mut message), true) if offered.may_answer_with_message => {
-            // There will be no task, so the message must not name one.
+            // A bare message belongs to no task.
             message.task_id.clear();
             Body::Message(message)
         }
@@ -131,5 +131,5 @@ fn completed(attempt: &Attempt, offered: &OfferedAgent) -> Body {
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "panicked with something that is no text".to_owned())
+    text.unwrap_or_else(|| "panicked with a payload that is not text".to_owned())
 }

@@ -1,5 +1,5 @@
-//! The worker as a service: its configuration, the agents it is given, and its life from the first
-//! attach to the last acknowledgement.
+//! The worker as a service: configuration, offered agents, and the life cycle from the first
+//! connection to the drain.
 
 use std::{
     collections::HashSet,
@@ -28,40 +28,40 @@ use crate::{
     runtime::{attach, attempts::AttemptTable},
 };
 
-/// How long attempts that were handed back may wait for their acknowledgement.
+/// Limit for the acknowledgement of attempts that were handed back.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the coordinator may take to close its half of the connection.
+/// Limit for the coordinator to close its half of the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Between two looks for attempts that only wait for people, while leaving.
-const ASKING_LOOK: Duration = Duration::from_millis(100);
+/// During a drain: interval between two checks for attempts that wait for a human.
+const QUESTION_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Where a worker attaches and what it offers: the section `[worker]`. The default reads neither
-/// file nor environment; [`main`](crate::main) and [`Settings`](crate::Settings) do.
+/// The section `[worker]`: the coordinators, the built-in agents, the slots and the admin port.
+/// `Config::default()` reads neither file nor environment; [`main`](crate::main) and
+/// [`Settings`](crate::Settings) do.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the coordinators are: one address, or several with commas between them. A name stands
-    /// for every address it resolves to. The worker attaches to one of them. Default:
-    /// `http://127.0.0.1:8081`.
+    /// Addresses of the coordinators, separated by commas. A name stands for every address that it
+    /// resolves to. The worker attaches to one of them. Default: `http://127.0.0.1:8081`.
     pub coordinator: String,
-    /// Built-in agents to run, of `echo` and `script`. Default: none.
+    /// Built-in agents to run: `echo`, `script`. Default: none.
     pub agents: Vec<String>,
-    /// Whether `abort`, `panic` and `hang` of the agent `script` do what they say: they harm this
-    /// worker, and everybody whose tasks it runs. Default: false.
+    /// Whether the instructions `abort`, `panic` and `hang` of the agent `script` take effect. They
+    /// harm this worker and every task that it runs. Default: false.
     pub drills: bool,
-    /// How many tasks may compute at once. Default: 64.
+    /// Number of tasks that may compute at once. Default: 64.
     pub slots: u32,
-    /// What people know the worker by. Default: the host's name and the process id; the pod's name
-    /// on Kubernetes.
+    /// Name of the worker for operators. Default: the host's name and the process id; the pod's
+    /// name on Kubernetes.
     pub name: Option<String>,
-    /// Where probes and metrics are served, to whoever reaches it, by [`main`](crate::main) and
-    /// [`Service::run_until_signalled`]. Default: nowhere.
+    /// Address of the admin port with probes and metrics, which needs no credential. Opened by
+    /// [`main`](crate::main) and [`Service::run_until_signalled`]. Default: none.
     pub admin: Option<SocketAddr>,
-    /// The token that is presented, and the CA of the coordinators. Default: the token in
+    /// The worker's token and the CA of the coordinators. Default: the token in
     /// `.faultline/mesh.token`, for coordinators on this machine.
     #[serde(skip)]
     pub mesh: MeshConfig,
-    /// Where its numbers are kept.
+    /// The registry of the worker's metrics.
     #[serde(skip)]
     pub metrics: Metrics,
 }
@@ -82,14 +82,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A worker with the built-in agents only.
+    /// Makes a worker with the built-in agents only.
     pub async fn bind(self) -> Result<Service, ServiceError> {
         Worker::new(self).bind().await
     }
 }
 
-/// A worker in the making, as [`main`](crate::main) hands it out. A program that runs a worker
-/// beside other things makes one itself:
+/// A worker before it runs: a configuration and the offered agents. [`main`](crate::main) hands one
+/// out. A program that runs a worker beside other things makes one itself:
 ///
 /// ```no_run
 /// # use faultline_worker::{Agent, Context, Drain, Error, Offer, ServiceError, Settings, Worker};
@@ -113,13 +113,13 @@ impl Worker {
         Self { config, offers: Vec::new() }
     }
 
-    /// Adds an agent of your own.
+    /// Adds an agent.
     pub fn offer(mut self, offer: Offer) -> Self {
         self.offers.push(offer);
         self
     }
 
-    /// Checks everything that can be checked without the coordinator.
+    /// Checks everything that can be checked without a coordinator.
     pub async fn bind(self) -> Result<Service, ServiceError> {
         let Self { config, mut offers } = self;
         let members = Members::new(&config.mesh, &config.coordinator)?;
@@ -152,8 +152,8 @@ impl Worker {
         Ok(Service { table, members, admin, metrics, drain_timeout })
     }
 
-    /// Runs in a process that was started around it: tells the probes when it has started and
-    /// whether it is ready, and prints `ready` on stdout once a coordinator has accepted it.
+    /// Runs inside a process that the caller set up: reports start and readiness to the probes, and
+    /// prints `ready` on stdout once a coordinator has accepted the worker.
     #[doc(hidden)]
     pub async fn serve(self, drain: Drain, probes: Probes) -> Result<(), ServiceError> {
         let coordinator = format!("the coordinator at {}", self.config.coordinator);
@@ -165,7 +165,7 @@ impl Worker {
             if process::wait_until(&drain, &coordinator, async || readiness.look().is_ok()).await
                 && let Err(error) = process::print_ready_line("ready")
             {
-                tracing::warn!(%error, "stdout is closed: nobody is told that the worker is ready");
+                tracing::warn!(%error, "stdout is closed: `ready` was not printed");
             }
         };
         let running = service.run(drain.clone());
@@ -178,7 +178,7 @@ impl Worker {
     }
 }
 
-/// Unique on its host; on Kubernetes, where a process is alone in its pod, the pod's name.
+/// Unique on its host; the pod's name on Kubernetes, where the process id is 1.
 fn default_name() -> String {
     let host = std::env::var("HOSTNAME").ok();
     let host = host.or_else(|| std::fs::read_to_string("/etc/hostname").ok());
@@ -196,18 +196,19 @@ pub struct Service {
     members: Members,
     admin: Option<SocketAddr>,
     metrics: Metrics,
-    /// How long running attempts may go on after the signal to leave.
+    /// Limit for running attempts after the drain began.
     pub(crate) drain_timeout: Duration,
 }
 
 impl Service {
-    /// To be asked while it runs.
+    /// The readiness of the worker, to be read while it runs.
     pub fn readiness(&self) -> Readiness {
         Readiness(self.table.attached())
     }
 
-    /// Attaches to the coordinator and works, through any number of broken connections, until
-    /// drained. Then running attempts may finish for a while, and what is left is handed back.
+    /// Attaches to a coordinator and runs tasks, over any number of broken connections, until
+    /// `drain` starts. Running attempts may then finish for 10 seconds at most; the rest is handed
+    /// back.
     pub async fn run(self, drain: Drain) -> Result<(), ServiceError> {
         let attached = attach::keep_attached(&self.table, &self.members);
         tokio::pin!(attached);
@@ -215,13 +216,13 @@ impl Service {
             ended = &mut attached => return ended,
             () = self.leave(drain) => {}
         }
-        // All is said and acknowledged, or out of time: how the connection ends is a courtesy.
+        // Everything is acknowledged, or time is up: a clean close of the connection is optional.
         let _ = timeout(CLOSE_TIMEOUT, attached).await;
         Ok(())
     }
 
-    /// The same until the process is asked to end by SIGTERM or Ctrl-C, with the admin port of the
-    /// configuration. Logs and OTLP are the program's own business; [`main`](crate::main) has them.
+    /// Runs until SIGTERM or Ctrl-C, with the admin port of the configuration. Logs and OTLP are
+    /// left to the program; [`main`](crate::main) sets them up.
     pub async fn run_until_signalled(mut self) -> Result<(), ServiceError> {
         let drain = Drain::new();
         let probes = Probes::default();
@@ -253,8 +254,8 @@ impl Service {
             self.table.flush_barrier().await;
             loop {
                 self.table.release_waiting_for_people();
-                // Agents that go on may come to ask yet.
-                if timeout(ASKING_LOOK, self.table.idle()).await.is_ok() {
+                // A running agent may open a question later.
+                if timeout(QUESTION_CHECK_INTERVAL, self.table.idle()).await.is_ok() {
                     break;
                 }
             }
@@ -262,20 +263,20 @@ impl Service {
         if timeout(self.drain_timeout, finished).await.is_err() {
             self.table.release();
             if timeout(SETTLE_TIMEOUT, self.table.idle()).await.is_err() {
-                tracing::warn!("left before the coordinator acknowledged everything");
+                tracing::warn!("worker ended before the coordinator acknowledged all reports");
             }
         }
         self.table.outbox.finish();
     }
 }
 
-/// Whether a worker is of use: it is while a coordinator has it.
+/// Readiness of a worker: ready while a coordinator has accepted it.
 #[derive(Clone, Debug)]
 pub struct Readiness(Arc<AtomicBool>);
 
 impl Readiness {
     pub fn look(&self) -> Ready {
-        self.0.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator has welcomed it")
+        self.0.load(Ordering::Relaxed).then_some(()).ok_or("not attached to a coordinator")
     }
 }
 
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_work_is_refused_before_anything_runs() {
+    async fn invalid_configuration_is_refused_before_anything_runs() {
         assert!(with_agents(&["echo", "script"]).bind().await.is_ok());
         assert!(matches!(Config::default().bind().await, Err(ServiceError::NoAgents)));
         let twice = with_agents(&["echo", "echo"]).bind().await;
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_admin_port_of_the_configuration_is_opened() {
+    async fn configured_admin_port_is_opened() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = taken.local_addr().ok();
         let service = Config { admin, ..with_agents(&["echo"]) }.bind().await.unwrap();

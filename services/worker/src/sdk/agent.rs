@@ -1,4 +1,4 @@
-//! The agent: the one trait a user implements, and the offer that tells the mesh about it.
+//! The trait of an agent, and the offer that registers an agent with the mesh.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
     sdk::typed::{AgentError, ErrorPolicy},
 };
 
-/// The A2A extension under which callers find the whole failure of a task.
+/// The A2A extension under which callers find the full failure record of a task.
 const FAILURE_EXTENSION: &str = "https://faultline.dev/a2a/ext/failure/v1";
 const TEXT: &str = "text/plain";
 
-/// Something that works on tasks. One value serves all tasks of its worker, many at a time.
+/// A user-written agent. One value serves all tasks of its worker, many of them concurrently.
 ///
 /// ```
 /// use faultline_worker::{Agent, Context, Error};
@@ -32,12 +32,12 @@ const TEXT: &str = "text/plain";
 /// }
 /// ```
 pub trait Agent: Send + Sync + 'static {
-    /// Works on one task. `Ok` completes it; see [`Error`] for the ways to fail. A panic fails the
-    /// task and nothing else.
+    /// Works on one task. `Ok` completes the task; see [`Error`] for the ways to fail. A panic
+    /// fails this task alone.
     fn run(&self, cx: &Context) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// The same without its type.
+/// Object-safe form of [`Agent`].
 pub(crate) trait DynAgent: Send + Sync {
     fn run<'a>(&'a self, cx: &'a Context) -> BoxFuture<'a, Result<(), Error>>;
 }
@@ -48,7 +48,7 @@ impl<A: Agent> DynAgent for A {
     }
 }
 
-/// An agent as a running worker has it.
+/// An offered agent inside a running worker. Immutable, shared by all its attempts.
 pub(crate) struct OfferedAgent {
     pub(crate) names: Arc<AgentNames>,
     pub(crate) may_answer_with_message: bool,
@@ -56,17 +56,17 @@ pub(crate) struct OfferedAgent {
     pub(crate) agent: Box<dyn DynAgent>,
 }
 
-/// What becomes of a task whose worker is lost.
+/// The policy for a task after the loss of its worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnWorkerLost {
-    /// Another worker tries, from the last checkpoint.
+    /// Another worker runs the task, from its last checkpoint.
     #[default]
     Retry,
-    /// The task fails: trying twice would do harm.
+    /// The task fails: a second attempt could do harm.
     Fail,
 }
 
-/// An agent with its name, its card and how the mesh should treat it.
+/// An agent with its name, its agent card (the description that callers read) and its policies.
 ///
 /// ```
 /// # use faultline_worker::{Agent, Context, Error};
@@ -84,7 +84,7 @@ pub enum OnWorkerLost {
 pub struct Offer {
     name: String,
     card: a2a::AgentCard,
-    /// What only the extended card lists; without any there is none.
+    /// Skills of the extended card; without any there is no extended card.
     extended_skills: Vec<a2a::AgentSkill>,
     may_answer_with_message: bool,
     on_worker_lost: OnWorkerLost,
@@ -99,7 +99,7 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Offers `agent` as `name`, which is part of its address: `[a-z][a-z0-9-]{0,62}`.
+    /// Offers `agent` under `name`, which is part of its URL: `[a-z][a-z0-9-]{0,62}`.
     pub fn new(name: impl Into<String>, agent: impl Agent) -> Self {
         let name = name.into();
         let capabilities = a2a::AgentCapabilities {
@@ -135,45 +135,45 @@ impl Offer {
         offer.extension(FAILURE_EXTENSION, extension, false)
     }
 
-    /// What the agent is for, in a sentence.
+    /// The purpose of the agent, in one sentence.
     pub fn description(mut self, text: impl Into<String>) -> Self {
         self.card.description = text.into();
         self
     }
 
-    /// The version of the agent, `1.0.0` unless said.
+    /// The version of the agent. Default: `1.0.0`.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.card.version = version.into();
         self
     }
 
-    /// One thing the agent can do. Without any, the agent's description becomes its one skill.
+    /// Adds a skill to the card. Without skills, the description becomes the only one.
     pub fn skill(mut self, skill: Skill) -> Self {
         self.card.skills.push(skill.0);
         self
     }
 
-    /// One thing the agent can do that only callers with credentials are told of. It gives the
-    /// agent an extended card: all the public one says, and these skills.
+    /// Adds a skill that only callers with credentials can see. The agent then has an extended
+    /// card: the public one and these skills.
     pub fn extended_skill(mut self, skill: Skill) -> Self {
         self.extended_skills.push(skill.0);
         self
     }
 
-    /// Whether callers may follow a task as it goes. They may unless said.
+    /// Whether callers may stream the events of a task. Default: true.
     pub fn streaming(mut self, offered: bool) -> Self {
         self.capabilities().streaming = Some(offered);
         self
     }
 
-    /// Whether callers may have the news of a task pushed to them. They may unless said.
+    /// Whether callers may register webhooks (push notifications) for a task. Default: true.
     pub fn push_notifications(mut self, offered: bool) -> Self {
         self.capabilities().push_notifications = Some(offered);
         self
     }
 
-    /// An extension of A2A that the agent speaks. A caller that does not declare one that is
-    /// required is refused.
+    /// Declares an A2A extension that the agent supports. A caller that does not declare a required
+    /// extension is rejected.
     pub fn extension(
         mut self,
         uri: impl Into<String>,
@@ -187,7 +187,7 @@ impl Offer {
         self
     }
 
-    /// Who runs the agent, and where to read about them.
+    /// The organization that runs the agent, and its website.
     pub fn provider(mut self, organization: impl Into<String>, url: impl Into<String>) -> Self {
         let organization = organization.into();
         let url = url.into();
@@ -195,107 +195,107 @@ impl Offer {
         self
     }
 
-    /// Where to read about the agent.
+    /// The URL of the agent's documentation.
     pub fn documentation(mut self, url: impl Into<String>) -> Self {
         self.card.documentation_url = Some(url.into());
         self
     }
 
-    /// A picture of the agent.
+    /// The URL of the agent's icon.
     pub fn icon(mut self, url: impl Into<String>) -> Self {
         self.card.icon_url = Some(url.into());
         self
     }
 
-    /// All media types that the agent reads, instead of `text/plain`. A message with a part of
-    /// another type is refused; `image/*` and `*/*` stand for many.
+    /// Replaces the media types that the agent accepts, `text/plain` by default. A message with a
+    /// part of another type is rejected; `image/*` and `*/*` are wildcards.
     pub fn input_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.card.default_input_modes = types.into_iter().map(Into::into).collect();
         self
     }
 
-    /// All media types that the agent writes, instead of `text/plain`.
+    /// Replaces the media types that the agent produces, `text/plain` by default.
     pub fn output_modes(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.card.default_output_modes = types.into_iter().map(Into::into).collect();
         self
     }
 
-    /// One more media type that the agent reads, besides `text/plain`.
+    /// Adds a media type that the agent accepts.
     pub fn reads(mut self, media_type: impl Into<String>) -> Self {
         self.card.default_input_modes.push(media_type.into());
         self
     }
 
-    /// One more media type that the agent writes, besides `text/plain`.
+    /// Adds a media type that the agent produces.
     pub fn writes(mut self, media_type: impl Into<String>) -> Self {
         self.card.default_output_modes.push(media_type.into());
         self
     }
 
-    /// Changes anything else of the card. Its interfaces are the gateway's to fill in.
+    /// Changes any other field of the card. The gateway fills in the interfaces.
     pub fn card(mut self, change: impl FnOnce(&mut a2a::AgentCard)) -> Self {
         change(&mut self.card);
         self
     }
 
-    /// The agent may answer with a bare message and no task ([`Context::reply`]). Callers then
-    /// hear nothing before the agent's first report, so it should report soon, if only with
-    /// [`Context::start`].
+    /// Lets the agent answer with a bare message instead of a task ([`Context::reply`]). Callers
+    /// then receive nothing before the agent's first report, so the agent should report early, at
+    /// least with [`Context::start`].
     pub fn may_answer_with_message(mut self) -> Self {
         self.may_answer_with_message = true;
         self
     }
 
-    /// The agent's work is idempotent: an attempt that failed with an unknown outcome is run again
-    /// too. Nothing else allows that; a caller's `Idempotency-Key` is about the submission only.
+    /// Declares that the agent is idempotent: an attempt that failed with an unknown outcome is
+    /// retried as well. Only this call allows such a retry; a caller's `Idempotency-Key` covers the
+    /// submission alone.
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
     }
 
-    /// Work of its tasks goes on elsewhere when its worker dies. When such a task is stopped and no
-    /// worker is there to be told, the next one is given a task that
-    /// [says so](Context::delivers_stop) and has the checkpoint of the stopped one.
+    /// Declares that the work of the agent continues outside the mesh when its worker dies. If such
+    /// a task is cancelled while no worker runs it, the next worker receives a task that [delivers
+    /// the stop](Context::delivers_stop) and has the checkpoint of the cancelled task.
     pub fn delivers_stops(mut self) -> Self {
         self.delivers_stops = true;
         self
     }
 
-    /// The agent injects faults when it is told to. A caller with a token may use it only if the
-    /// token's `agents` name it.
+    /// Marks the agent as fault injection. A caller with a token may use it only if the token's
+    /// `agents` name it.
     pub fn drill(mut self) -> Self {
         self.drill = true;
         self
     }
 
-    /// How often a failed attempt is tried again. Without this the coordinator's default counts.
+    /// Number of retries after a failed attempt. Default: the coordinator's setting.
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = Some(retries);
         self
     }
 
+    /// The policy for a task after the loss of its worker. Default: retry.
     pub fn on_worker_lost(mut self, policy: OnWorkerLost) -> Self {
         self.on_worker_lost = policy;
         self
     }
 
-    /// How often a task may be tried in all, the first time included. Without this the
-    /// coordinator's default counts.
+    /// Number of attempts in all, including the first. Default: the coordinator's setting.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Errors of this type speak for themselves, also when they came by `?` and wherever they stand
-    /// among the sources of another.
+    /// Classifies errors of type `E` by their [`AgentError`] implementation, also when `?`
+    /// converted them and when they are a source of another error.
     pub fn recognise<E: AgentError + 'static>(mut self) -> Self {
         self.policy.recognise::<E>();
         self
     }
 
-    /// Puts errors of other people's types into words before callers see them: what `by` makes of
-    /// one is told, and the error itself stays in the log. `None`: it is masked as ever. Asked only
-    /// about errors that nobody typed.
+    /// Classifies errors of foreign types. `by` returns the error for the caller, and the original
+    /// stays in the log; `None` leaves the error masked. `by` sees only errors without a class.
     ///
     /// ```
     /// # use faultline_worker::{Agent, Context, Error, Offer, reason};
@@ -317,14 +317,15 @@ impl Offer {
         self
     }
 
-    /// How long a task may be active: in the queue, at work, and waiting for other agents, but not
-    /// for people. It fails then, and its agent is told to stop. Without this it may take as long
-    /// as it takes, unless its caller or the operator says otherwise.
+    /// Limit for the active time of a task: in the queue, running, or waiting for other agents, but
+    /// not waiting for humans. After it the task fails and its agent is stopped. Default: no limit,
+    /// unless the caller or the operator sets one.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.timeout = time;
         self
     }
 
+    /// The name of the agent.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -333,7 +334,7 @@ impl Offer {
         self.card.capabilities.get_or_insert_default()
     }
 
-    /// The half for the coordinator and the half that stays.
+    /// Splits the offer into the part for the coordinator and the part for this worker.
     pub(crate) fn split(mut self, worker: &str) -> (v1::AgentOffer, OfferedAgent) {
         if self.card.skills.is_empty() {
             let skill = Skill::new(&self.name, &self.name, &self.card.description);
@@ -374,7 +375,7 @@ impl Offer {
     }
 }
 
-/// One thing an agent can do, as its card lists it.
+/// An ability of an agent, as its card lists it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Skill(a2a::AgentSkill);
 
@@ -392,25 +393,25 @@ impl Skill {
         })
     }
 
-    /// A keyword to be found by.
+    /// Adds a keyword for search.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.0.tags.push(tag.into());
         self
     }
 
-    /// A message that the skill understands.
+    /// Adds an example of a message that the skill understands.
     pub fn example(mut self, text: impl Into<String>) -> Self {
         self.0.examples.push(text.into());
         self
     }
 
-    /// A media type the skill reads; without any, those of the agent.
+    /// Adds a media type that the skill accepts. Default: those of the agent.
     pub fn reads(mut self, media_type: impl Into<String>) -> Self {
         self.0.input_modes.push(media_type.into());
         self
     }
 
-    /// A media type the skill writes; without any, those of the agent.
+    /// Adds a media type that the skill produces. Default: those of the agent.
     pub fn writes(mut self, media_type: impl Into<String>) -> Self {
         self.0.output_modes.push(media_type.into());
         self
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_offer_has_a_card_that_a2a_takes() {
+    fn minimal_offer_has_a_valid_card() {
         let (offer, _) = Offer::new("nothing", Nothing).split("w");
         let card = offer.card.unwrap();
         assert_eq!((card.name.as_str(), card.version.as_str()), ("nothing", "1.0.0"));
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_says_what_its_offer_said() {
+    fn card_contains_all_settings_of_its_offer() {
         let (offer, _) = Offer::new("nothing", Nothing)
             .streaming(false)
             .push_notifications(false)
@@ -473,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extended_card_is_the_public_one_with_more_skills() {
+    fn extended_card_is_the_public_card_with_more_skills() {
         let (offer, _) = Offer::new("nothing", Nothing)
             .extended_skill(Skill::new("secret", "Secret", "Only for some").reads("text/html"))
             .description("Does nothing")

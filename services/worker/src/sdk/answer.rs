@@ -1,4 +1,4 @@
-//! The answer to a question: one that came, or one that an agent gives to another.
+//! The answer to a question: received by an agent, or given by an agent to another one.
 
 use std::borrow::Cow;
 
@@ -17,18 +17,19 @@ use crate::{
 
 pub(crate) use faultline_proto::answer::APPROVED;
 
-/// What somebody did about a question.
+/// The kind of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Answered it.
+    /// The question was answered.
     Accepted,
-    /// Said no: go on without, or give up.
+    /// The request was refused: continue without it, or give up.
     Declined,
-    /// Neither yes nor no: put away unanswered.
+    /// The question was closed without yes or no.
     Dismissed,
 }
 
-/// What came back. Only an [accepted](Self::is_accepted) question has something to read in it.
+/// The answer to a question. Text and fields are meaningful only if the question was
+/// [accepted](Self::is_accepted).
 ///
 /// ```
 /// # use faultline_worker::{Context, Error, Question};
@@ -45,22 +46,22 @@ pub struct Answer {
     message: a2a::Message,
     action: Action,
     fields: Option<Struct>,
-    /// The name of the field that says yes or no, in an answer to a question with a schema.
+    /// The name of the boolean field of an approval, if the question has a schema.
     approval: Option<String>,
 }
 
 impl Answer {
-    /// In words, or field by field as a JSON object, as the question's schema asks for it.
+    /// An answer as text, or as a JSON object with the fields of the question's schema.
     pub fn new(content: impl Into<Content>) -> Self {
         Self::made(user_message(content.into().0), Action::Accepted)
     }
 
-    /// Says no.
+    /// An answer that refuses the request.
     pub fn declined() -> Self {
         Self::made(user_message(Vec::new()), Action::Declined)
     }
 
-    /// Says neither yes nor no.
+    /// An answer without yes or no.
     pub fn dismissed() -> Self {
         Self::made(user_message(Vec::new()), Action::Dismissed)
     }
@@ -69,7 +70,7 @@ impl Answer {
         Self { message, action, fields: None, approval: None }
     }
 
-    /// What came for this question. Nothing in time is an error.
+    /// Reads the received answer; an expired question is an error.
     pub(crate) fn of(question: &Interrupt, given: ReceivedAnswer) -> Result<Self, Error> {
         let action = match given.action {
             AnswerAction::Unspecified | AnswerAction::Accept => Action::Accepted,
@@ -77,28 +78,30 @@ impl Answer {
             AnswerAction::Dismiss => Action::Dismissed,
             AnswerAction::Expire => return Err(Error::new(&reason::INPUT_TIMEOUT)),
         };
-        // It was checked before it was taken.
+        // The coordinator validated the answer already.
         let fields = answer::Reply::read(&given.message).ok();
         let fields = fields.and_then(|reply| reply.fit(question).ok()).flatten();
         let approval = answer::approval_field(question);
         Ok(Self { message: given.message, action, fields, approval })
     }
 
+    /// The kind of the answer.
     pub fn action(&self) -> Action {
         self.action
     }
 
+    /// Whether the question was answered, and neither declined nor dismissed.
     pub fn is_accepted(&self) -> bool {
         self.action == Action::Accepted
     }
 
-    /// Whether the answer is a yes. Use this and not [`text`](Self::text) for an
+    /// Whether the answer is a yes. Use this instead of [`text`](Self::text) for an
     /// [approval](crate::Question::approval): the console and forms send a boolean field, other
-    /// clients send words.
+    /// clients send text.
     ///
-    /// The boolean field of the question's schema decides: `approved`, or the only one under
-    /// another name. Without a schema the text decides: yes, y or true. Everything else is a no:
-    /// an answer that was declined or dismissed, no, and any other text.
+    /// With a schema, the boolean field decides: `approved`, or the only boolean field under
+    /// another name. Without a schema the text decides: yes, y or true. Everything else is a no,
+    /// including a declined or dismissed answer.
     pub fn approved(&self) -> bool {
         if !self.is_accepted() {
             return false;
@@ -110,19 +113,19 @@ impl Answer {
         }
     }
 
-    /// Its text parts, joined by line breaks.
+    /// The text parts, joined by line breaks.
     pub fn text(&self) -> Cow<'_, str> {
         text_of(&self.message)
     }
 
-    /// The fields that the question's schema asks for, with defaults filled in; null if it has no
-    /// schema and none came.
+    /// The fields of the question's schema, with defaults filled in; null without a schema and
+    /// without fields.
     pub fn value(&self) -> serde_json::Value {
         let kind = self.fields.clone().map(value::Kind::StructValue);
         json::value_to_json(&Value { kind })
     }
 
-    /// One of the fields, if it was given and is what the agent takes it for.
+    /// One field; `None` if it is absent or of another type.
     pub fn field<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let value = self.fields.as_ref()?.fields.get(name)?;
         serde_json::from_value(json::value_to_json(value)).ok()
@@ -133,6 +136,7 @@ impl Answer {
         &self.message
     }
 
+    /// The whole message, by value.
     pub fn into_message(self) -> a2a::Message {
         self.message
     }
@@ -147,7 +151,7 @@ impl Answer {
         let record = answer::record(key, action);
         let mut parts = self.message.parts;
         let mut metadata = self.message.metadata.unwrap_or_default();
-        // A message has to say something; a bare no says just that.
+        // A message needs at least one part.
         if parts.is_empty() {
             parts.push(answer::fields_part(record.clone()));
         }

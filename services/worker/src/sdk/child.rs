@@ -1,4 +1,4 @@
-//! Work for another agent that was started and is not awaited yet.
+//! A started delegation (child task) that is awaited later or not at all.
 
 use faultline_proto::{a2a, reason};
 
@@ -7,8 +7,9 @@ use crate::{
     sdk::delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_transient},
 };
 
-/// A child that runs beside its parent, made by [`Delegation::start`](crate::Delegation::start).
-/// Dropping this leaves it running: it ends with its parent, unless it is detached.
+/// A child task that runs beside its parent, made by
+/// [`Delegation::start`](crate::Delegation::start). Dropping the `Child` leaves the task running;
+/// the task ends with its parent, unless it is detached.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -43,18 +44,18 @@ impl<'a> Child<'a> {
         }
     }
 
-    /// Empty if the agent answered with a bare message.
+    /// The id of the task; empty if the agent answered with a bare message.
     pub fn id(&self) -> &str {
         &self.task.id
     }
 
-    /// Waits for its end, like awaiting the [`Delegation`](crate::Delegation) itself: what it asks
-    /// rises, and its failure comes back as the error.
+    /// Waits for the end of the task, as awaiting a [`Delegation`](crate::Delegation) does: its
+    /// questions are relayed to the caller of this task, and its failure is returned as the error.
     pub async fn wait(self) -> Result<Delegated, Error> {
         if self.is_bare() { Ok(Delegated(self.task)) } else { self.call.wait_without_slot().await }
     }
 
-    /// The task as it stands.
+    /// The present state of the task.
     pub async fn task(&self) -> Result<a2a::Task, Error> {
         if self.is_bare() {
             return Ok(self.task.clone());
@@ -69,15 +70,16 @@ impl<'a> Child<'a> {
         Ok(answered(&mut calling, got)?)
     }
 
-    /// Answers its question `key`, or the oldest if that is empty. Fails with UNSUPPORTED_OPERATION
-    /// if it does not ask, and with INVALID_PARAMS if the answer does not fit.
+    /// Answers the question `key` of the task, or its oldest question if `key` is empty. Fails with
+    /// UNSUPPORTED_OPERATION if no question is open, and with INVALID_PARAMS if the answer does not
+    /// match the schema.
     pub async fn answer(&self, key: &str, answer: Answer) -> Result<(), Error> {
         let message = answer.into_message_for(&self.task.id, key);
         let sent = self.call.cx.unless_cancelled(self.call.send(message, true));
         sent.await?.map(drop).map_err(Error::from)
     }
 
-    /// Cancels it and all below it. One that has ended already is as good as cancelled.
+    /// Cancels the task and all its descendants. Succeeds as well if the task has already ended.
     pub async fn cancel(&self) -> Result<(), Error> {
         if self.is_bare() {
             return Ok(());

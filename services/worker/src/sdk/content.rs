@@ -1,5 +1,5 @@
-//! What agents write: text, data and files as the parts of A2A messages and artifacts, and the
-//! checks that keep them within the bounds of the mesh before they leave the worker.
+//! Content of messages and artifacts: text, data and files as A2A parts, and the size and depth
+//! checks before they leave the worker.
 
 use std::borrow::Cow;
 
@@ -13,13 +13,13 @@ use prost_types::Struct;
 
 use crate::Error;
 
-/// The content of an artifact or a message. Strings become a text part, `serde_json` values a data
-/// part, and ready-made A2A parts are taken as they are.
+/// The content of an artifact or a message: a list of A2A parts. A string becomes a text part, a
+/// `serde_json` value a data part; A2A parts are taken unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Content(pub(crate) Vec<Part>);
 
 impl Content {
-    /// Bytes of a file, carried in the message itself.
+    /// A file by value: its bytes are part of the message.
     pub fn file(
         name: impl Into<String>,
         media_type: impl Into<String>,
@@ -30,12 +30,12 @@ impl Content {
         Part { filename, media_type, ..part(Kind::Raw(bytes.into())) }.into()
     }
 
-    /// A file that stays where it is.
+    /// A file by reference.
     pub fn url(url: impl Into<String>, media_type: impl Into<String>) -> Self {
         Part { media_type: media_type.into(), ..part(Kind::Url(url.into())) }.into()
     }
 
-    /// One more piece after what is there.
+    /// Appends more parts.
     pub fn and(mut self, more: impl Into<Content>) -> Self {
         self.0.extend(more.into().0);
         self
@@ -101,7 +101,7 @@ pub(crate) fn text_of(message: &a2a::Message) -> Cow<'_, str> {
     }
 }
 
-/// Each text part.
+/// The text parts.
 pub(crate) fn text_parts(parts: &[Part]) -> impl Iterator<Item = &str> {
     parts.iter().filter_map(|part| match &part.content {
         Some(Kind::Text(text)) => Some(text.as_str()),
@@ -109,7 +109,7 @@ pub(crate) fn text_parts(parts: &[Part]) -> impl Iterator<Item = &str> {
     })
 }
 
-/// An artifact that the mesh will take. Its name is its id: the same name is the same artifact.
+/// A checked artifact. The name is the id, so that an artifact of the same name replaces it.
 pub(crate) fn artifact(name: String, content: Content) -> Result<a2a::Artifact, Error> {
     let artifact = a2a::Artifact {
         artifact_id: name.clone(),
@@ -121,7 +121,7 @@ pub(crate) fn artifact(name: String, content: Content) -> Result<a2a::Artifact, 
     Ok(artifact)
 }
 
-/// Whether the mesh will take it.
+/// Checks depth and size of an artifact.
 pub(crate) fn check_artifact(artifact: &a2a::Artifact) -> Result<(), Error> {
     check_depth(&artifact.parts)?;
     artifact.metadata.as_ref().map_or(Ok(()), check_object_depth)?;
@@ -132,18 +132,18 @@ pub(crate) fn check_size(what: &str, bytes: usize, bytes_max: usize) -> Result<(
     if bytes <= bytes_max {
         return Ok(());
     }
-    let text = format!("{what} has {bytes} bytes, and at most {bytes_max} are taken");
+    let text = format!("{what} has {bytes} bytes; the limit is {bytes_max}");
     Err(Error::new(&reason::TASK_TOO_LARGE).because(text))
 }
 
-/// A message that the mesh will take.
+/// Checks depth and size of a message.
 pub(crate) fn check_message(message: &a2a::Message) -> Result<(), Error> {
     check_depth(&message.parts)?;
     check_size("the message", message.encoded_len(), limits::MESSAGE_BYTES_MAX)
 }
 
-/// A part nested deeper than the peer's decoder goes would not fail this task but break the whole
-/// stream, and with it every other task of the worker.
+/// A part beyond the depth limit of the peer's decoder would break the whole stream, and with it
+/// every other task of the worker.
 pub(crate) fn check_depth(parts: &[Part]) -> Result<(), Error> {
     for part in parts {
         if let Some(Kind::Data(value)) = &part.content {
@@ -154,7 +154,7 @@ pub(crate) fn check_depth(parts: &[Part]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same for an object that stands alone.
+/// The same check for a single object.
 pub(crate) fn check_object_depth(object: &Struct) -> Result<(), Error> {
     check_levels(json::struct_depth(object))
 }
@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn texts_of_a_message_are_joined_and_other_parts_skipped() {
+    fn text_parts_are_joined_and_other_parts_skipped() {
         let parts = Content::from("a").and(json!({"n": 1})).and("b").0;
         let message = a2a::Message { parts, ..a2a::Message::default() };
         assert_eq!(text_of(&message), "a\nb");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_or_too_deep_never_leaves() {
+    fn oversized_and_too_deep_content_is_rejected_by_the_worker() {
         let large = "x".repeat(limits::MESSAGE_BYTES_MAX + 1);
         let error = artifact("a".into(), large.into()).unwrap_err();
         assert_eq!(error.failure().unwrap().reason, "TASK_TOO_LARGE");

@@ -1,4 +1,4 @@
-//! What an agent sees of its task, and everything it can do with it.
+//! The context of a task: everything that an agent can read and do.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -21,16 +21,16 @@ use crate::{
     },
 };
 
-/// Tells that a task only stops what another has started.
+/// Metadata key of a task that only delivers a stop.
 const STOP_KEY: &str = "faultline.dev/stop";
 
-/// An agent's view of one attempt at one task.
+/// An agent's access to one attempt at one task.
 ///
-/// Everything that reports something returns `Err` once the agent was told to stop, so `?` is all
-/// an agent has to do to stop in time. Reports are kept in order, survive a broken connection, and
-/// leave the worker as soon as the agent waits for something or ends. An agent that computes for
-/// long without waiting should do that in a task of its own (`tokio::task::spawn_blocking`); a
-/// clone of the context can go with it, and can report until the agent itself has ended.
+/// Reports (status, artifacts, checkpoints and so on) are kept in order, survive a broken
+/// connection, and leave the worker as soon as the agent waits or ends. Every method that reports
+/// returns `Err` once the agent has to stop, so that `?` is enough to stop in time. Run long
+/// computations without an `await` in a task of their own (`tokio::task::spawn_blocking`); a clone
+/// of the context can go along, and can report until the agent itself has ended.
 #[derive(Clone)]
 pub struct Context {
     attempt: Arc<Attempt>,
@@ -52,17 +52,18 @@ impl Context {
 
     // The task.
 
-    /// Names the task, everywhere and for ever.
+    /// The id of the task, unique and permanent.
     pub fn task_id(&self) -> TaskId {
         self.attempt.key.task_id
     }
 
-    /// Names the conversation that the task belongs to.
+    /// The id of the conversation that the task belongs to.
     pub fn context_id(&self) -> &str {
         &self.attempt.context_id
     }
 
-    /// Which try at the task this is, from 1. More than 1: a worker was lost or had to leave.
+    /// The number of this attempt at the task, from 1. It is above 1 after a lost worker, a drain
+    /// or a retry.
     pub fn attempt(&self) -> u32 {
         self.attempt.key.attempt
     }
@@ -77,46 +78,45 @@ impl Context {
         text_of(&self.attempt.message)
     }
 
-    /// Active time that the task has left; `None`: as much as it takes. Tasks have no deadline
-    /// unless their caller or their agent's configuration gives them one. Waiting for people costs
-    /// nothing.
+    /// The active time that the task has left; `None` without a deadline. A task has a deadline if
+    /// its caller or the configuration of its agent sets one. Waiting for humans does not count.
     pub fn remaining(&self) -> Option<Duration> {
         self.attempt.remaining()
     }
 
-    /// The trace of this attempt, with what other vendors say of it.
+    /// The trace context of this attempt, including the tracestate of other vendors.
     pub fn trace(&self) -> TraceContext {
         self.attempt.trace()
     }
 
-    /// The same as a `traceparent`, for calls to other services. After an answer it is another:
-    /// that of whoever answered.
+    /// The trace context as a `traceparent` header, for calls to other services. An answer to a
+    /// question starts a new one.
     pub fn traceparent(&self) -> String {
         self.attempt.trace().to_string()
     }
 
-    // Telling.
+    // Reports.
 
-    /// Says that the agent works on it. Only agents that may answer with a bare message need to:
-    /// callers hear nothing of the task until its first report.
+    /// Reports that the agent works on the task. Needed only by agents that may answer with a bare
+    /// message: callers receive nothing before the first report.
     pub async fn start(&self) -> Result<(), Error> {
         Ok(self.attempt.report(Body::Started(v1::Started {})).await?)
     }
 
-    /// Whether this task is only here to stop what another one, whose checkpoint it has, started
-    /// elsewhere; see [`Offer::delivers_stops`](crate::Offer::delivers_stops).
+    /// Whether this task only delivers the stop of an earlier task and has its checkpoint; see
+    /// [`Offer::delivers_stops`](crate::Offer::delivers_stops).
     pub fn delivers_stop(&self) -> bool {
         let metadata = self.attempt.message.metadata.as_ref();
         metadata.is_some_and(|metadata| metadata.fields.contains_key(STOP_KEY))
     }
 
-    /// Tells people what the agent is doing. For results use artifacts.
+    /// Reports a status message for humans. Use artifacts for results.
     pub async fn status(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
         Ok(self.attempt.report(Body::Status(message)).await?)
     }
 
-    /// An answer to this question was taken here when another one counted already.
+    /// Reports that an answer to this question came too late: another one counts.
     pub(crate) async fn superseded(&self, question: &str) -> Result<(), Error> {
         let text = format!("another answer to '{question}' came first, and counts");
         let mut message = self.message_of(text.into())?;
@@ -133,7 +133,7 @@ impl Context {
         self.chunk(name.into(), content.into(), false, true).await
     }
 
-    /// Adds to the end of an artifact, which is made by the first piece.
+    /// Appends to an artifact; the first piece creates it.
     pub async fn append(
         &self,
         name: impl Into<String>,
@@ -142,7 +142,7 @@ impl Context {
         self.chunk(name.into(), content.into(), true, false).await
     }
 
-    /// The same, and tells readers that nothing more will be added.
+    /// Appends the last piece of an artifact.
     pub async fn append_last(
         &self,
         name: impl Into<String>,
@@ -151,8 +151,8 @@ impl Context {
         self.chunk(name.into(), content.into(), true, true).await
     }
 
-    /// Hands on a piece of an artifact that somebody else made, with its id, its name and whatever
-    /// else it has there. `append`: it goes to the end of what was handed on before.
+    /// Passes on a piece of an artifact of another agent, with its id, name and metadata. `append`:
+    /// adds to the pieces passed on before.
     pub async fn relay(
         &self,
         artifact: a2a::Artifact,
@@ -164,25 +164,25 @@ impl Context {
         Ok(self.attempt.report(Body::Artifact(chunk)).await?)
     }
 
-    /// Gives the answer in words. It is sent when the agent returns `Ok`: as a bare message
-    /// without a task if the agent [may](crate::Offer::may_answer_with_message) do that and
-    /// reported nothing else, or else as the message of the COMPLETED task. The last one counts.
+    /// Sets the final message. It is sent when the agent returns `Ok`: as a bare message without a
+    /// task if the agent [may](crate::Offer::may_answer_with_message) do that and has reported
+    /// nothing else, otherwise as the message of the COMPLETED task. A later call replaces it.
     pub async fn reply(&self, content: impl Into<Content>) -> Result<(), Error> {
         let message = self.message_of(content.into())?;
         self.attempt.set_reply(message);
         self.check_not_stopped()
     }
 
-    /// Waits until everything reported so far is stored, for a step that must not come before.
+    /// Waits until every report so far is stored. Use it before a step that must not precede them.
     pub async fn settled(&self) -> Result<(), Error> {
         Ok(self.attempt.settled().await?)
     }
 
-    // Surviving.
+    // Checkpoints.
 
-    /// Saves a place to go on from. Should this worker be lost, the next attempt finds the bytes
-    /// in [`restored`](Self::restored), together with everything reported before this call;
-    /// what was reported later is undone.
+    /// Saves a checkpoint. If this worker is lost, the next attempt finds the bytes in
+    /// [`restored`](Self::restored), together with everything reported before this call; later
+    /// reports are undone.
     pub async fn checkpoint(&self, bytes: impl Into<Bytes>) -> Result<(), Error> {
         let saved = self.attempt.envelope(bytes.into());
         check_size("the checkpoint", saved.len(), limits::CHECKPOINT_BYTES_MAX)?;
@@ -197,24 +197,24 @@ impl Context {
         }
     }
 
-    // Asking.
+    // Questions.
 
-    /// Asks a human and waits for the answer, however long that takes: the task is INPUT_REQUIRED
-    /// and holds no slot of the worker meanwhile. If this question was answered in an earlier
-    /// attempt, the stored answer comes back at once.
+    /// Asks a human and waits for the answer. Meanwhile the task is INPUT_REQUIRED and holds no
+    /// slot of the worker. If an earlier attempt received the answer, the stored answer is returned
+    /// at once.
     ///
-    /// - Several may be open at once, each with its [key](Question::key); they are answered in any
-    ///   order. What else the agent reports is seen beside them.
+    /// - Several questions may be open at once, each with its [key](Question::key), and are
+    ///   answered in any order. The agent can keep reporting beside them.
     /// - The answer may be a no: see [`Answer::action`].
-    /// - Dropping the future takes the question back.
-    /// - One that [expires](Question::expires_in) fails with INPUT_TIMEOUT.
+    /// - Dropping the future withdraws the question.
+    /// - A question that [expires](Question::expires_in) fails with INPUT_TIMEOUT.
     pub async fn ask(&self, question: impl Into<Question>) -> Result<Answer, Error> {
         let mut question = question.into();
         let key = question.key.take().unwrap_or_else(|| self.attempt.next_ask());
         self.ask_as(question.into_interrupt(key, &self.attempt.names.agent)?).await
     }
 
-    /// Asks just this, whoever asked it first.
+    /// Asks this question unchanged, also for a child task.
     pub(crate) async fn ask_as(&self, interrupt: v1::Interrupt) -> Result<Answer, Error> {
         interrupt.schema.as_ref().map_or(Ok(()), check_object_depth)?;
         check_size("the question", interrupt.encoded_len(), limits::MESSAGE_BYTES_MAX)?;
@@ -227,16 +227,17 @@ impl Context {
         self.ask(Question::auth(url)).await
     }
 
-    // Delegating.
+    // Delegation.
 
-    /// Gives work to another agent of the mesh and waits for its end; see [`Delegation`] for more.
-    /// This task holds no slot of the worker meanwhile.
+    /// Delegates work to another agent of the mesh and waits for the end; see [`Delegation`].
+    /// Meanwhile this task holds no slot of the worker.
     ///
-    /// - What the agent makes comes back as [`Delegated`].
-    /// - If it fails, rejects the work or is cancelled, its whole failure comes back as the
-    ///   [`Error`]: `?` hands it on, and this agent adds itself to the chain.
-    /// - What it asks, this task asks, and the answer finds its way down.
-    /// - If this task is told to stop, so is the other.
+    /// - The result is a [`Delegated`].
+    /// - If the other agent fails, rejects the work or is cancelled, its full failure is returned
+    ///   as the [`Error`]: `?` passes it on, and this agent is added to the chain of causes.
+    /// - Questions of the other agent become questions of this task, and the answers are passed
+    ///   down.
+    /// - If this task is stopped, so is the other task.
     ///
     /// ```
     /// # use faultline_worker::{Context, Error};
@@ -253,15 +254,15 @@ impl Context {
         Delegation::new(self, agent.into(), content.into())
     }
 
-    /// Gives the same work to several agents at once; see [`Fanout`].
+    /// Delegates the same work to several agents at once; see [`Fanout`].
     pub fn fanout(&self, content: impl Into<Content>) -> Fanout<'_> {
         Fanout::new(self, content.into())
     }
 
-    // Going on without.
+    // Degraded results.
 
-    /// Something failed and the agent goes on without it. The task shows that it is degraded and
-    /// keeps the failure, also after it has completed. An error that only says to stop comes back.
+    /// Records a failure that the agent continues without. The task is marked as degraded and keeps
+    /// the failure, also after it has completed. A [stop](Error::is_stop) is returned as an error.
     ///
     /// ```
     /// # use faultline_worker::{Context, Error};
@@ -281,18 +282,20 @@ impl Context {
         Ok(self.attempt.report(tolerated).await?)
     }
 
-    // Stopping.
+    // Cancellation.
 
-    /// Returns when the agent has to stop. An agent that ignores it is dropped after 5 seconds.
+    /// Returns when the agent has to stop. An agent that ignores the stop is dropped after 5
+    /// seconds.
     pub async fn cancelled(&self) {
         self.attempt.stopping().await;
     }
 
+    /// Whether the agent has to stop.
     pub fn is_cancelled(&self) -> bool {
         self.attempt.must_stop()
     }
 
-    /// Does `work`, but gives up when the agent has to stop.
+    /// Runs `work` until the agent has to stop.
     pub async fn unless_cancelled<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
         tokio::select! {
             biased;
@@ -301,7 +304,7 @@ impl Context {
         }
     }
 
-    /// Sleeps, but not longer than it may.
+    /// Sleeps until the time is over or the agent has to stop.
     pub async fn sleep(&self, time: Duration) -> Result<(), Error> {
         self.unless_cancelled(tokio::time::sleep(time)).await
     }

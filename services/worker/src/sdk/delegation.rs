@@ -1,6 +1,6 @@
-//! Giving work to another agent of the mesh. A delegation is an A2A call to the coordinator that
-//! names the calling attempt, so that the coordinator knows parent and child. The child is stored
-//! under a key: whatever breaks, the same call with the same key finds the same child.
+//! Delegation of work to another agent of the mesh: an A2A call to the coordinator with the token
+//! of the calling attempt, so that the coordinator knows parent and child. The key of a delegation
+//! is an idempotency key: the same call with the same key finds the same child task.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,23 +34,23 @@ use crate::{
     },
 };
 
-/// The token of the calling attempt.
+/// Header: the token of the calling attempt.
 const TASK: &str = "faultline-task";
-/// The child's key.
+/// Header: the key of the child (idempotency key).
 const KEY: &str = "faultline-key";
-/// The child outlives its parent.
+/// Header: the child outlives its parent.
 const DETACHED: &str = "faultline-detached";
 
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The longest delay that a refused call is made again after.
+/// The longest `retry_after` delay for which a rejected call is repeated.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
-/// How long the end of a child that is not wanted any longer is waited for.
+/// Limit for the cancellation of a child that is no longer needed.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Work for another agent, made by [`Context::delegate`]. Awaiting it sends it and waits for its
-/// end. An agent that does not wait for the end, because it raced the work against a timer perhaps,
-/// leaves it running: it ends with this task, and its key finds it until then.
+/// Work for another agent, made by [`Context::delegate`]. Awaiting it sends the work and waits for
+/// the end. Dropping the future, for example after a timeout, leaves the child running: the child
+/// ends with this task, and its key finds it until then.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};
@@ -69,7 +69,7 @@ pub struct Delegation<'a> {
     content: Content,
     key: Option<String>,
     task_id: String,
-    /// The question of that task that it answers; empty: its oldest.
+    /// The question that the content answers; empty: the oldest.
     question: String,
     detached: bool,
     hook: Option<Hook<'a>>,
@@ -83,37 +83,38 @@ impl<'a> Delegation<'a> {
     }
 
     /// Names the child within its parent, in visible ASCII. The same key in a later attempt finds
-    /// the same child. Without one, delegations are counted, so give keys when their order may
+    /// the same child. Without a key, delegations are numbered; give keys when their order may
     /// change.
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// The child goes on when this task ends. Others are cancelled with it.
+    /// The child continues when this task ends. Without this it is cancelled with its parent.
     pub fn detached(self) -> Self {
         Self { detached: true, ..self }
     }
 
-    /// Goes on with a task that was delegated before and asks something: the content is its answer.
+    /// Continues a task that was delegated earlier and has an open question: the content is the
+    /// answer.
     pub fn to_task(self, task_id: impl Into<String>) -> Self {
         Self { task_id: task_id.into(), ..self }
     }
 
-    /// Answers the question that this outcome has, and no other: if somebody else was faster, it is
-    /// refused.
+    /// Answers the question of this outcome and no other. Fails if another answer came first.
     pub fn answering(self, asked: &Outcome) -> Self {
         Self { task_id: asked.task_id.clone(), question: asked.question.clone(), ..self }
     }
 
-    /// For loops of a model and its tools: whatever becomes of the other agent comes back as text
-    /// that a model understands.
+    /// Returns the end of the other task as text for a language model (a loop of a model and its
+    /// tools).
     pub fn outcome(self) -> OutcomeCall<'a> {
         OutcomeCall::new(self)
     }
 
-    /// Lets this agent answer what the child asks: `hook` sees each question first, and `None` lets
-    /// it rise to this task's own caller, as all do without a hook. So does an answer that does
-    /// not fit the question. After a crash the same question may come again.
+    /// Answers questions of the child inside this agent: `hook` sees each question first. With
+    /// `None`, or an answer that does not match the schema, the question goes to the caller of this
+    /// task, as all questions do without a hook. After a crash the same question may be asked
+    /// again.
     ///
     /// ```
     /// # use faultline_worker::{Answer, Context, Error};
@@ -132,13 +133,13 @@ impl<'a> Delegation<'a> {
         Self { hook: Some(Arc::new(move |question| Box::pin(hook(question)))), ..self }
     }
 
-    /// Sends the work and comes back once it is stored, without waiting for its end.
+    /// Sends the work and returns once it is stored, without waiting for its end.
     pub async fn start(mut self) -> Result<Child<'a>, Error> {
         let key = self.take_key();
         Child::start(Call::new(self, key)?).await
     }
 
-    /// Its key, which is counted on if none was given.
+    /// The given key, or the next ordinal.
     pub(crate) fn take_key(&mut self) -> String {
         let given = self.key.take();
         given.unwrap_or_else(|| self.cx.attempt_state().next_delegation("delegate"))
@@ -159,27 +160,28 @@ impl<'a> IntoFuture for Delegation<'a> {
     }
 }
 
-/// What another agent made of its task.
+/// The result of another agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delegated(pub(crate) a2a::Task);
 
 impl Delegated {
-    /// Empty if the agent answered with a bare message.
+    /// The id of the task; empty if the agent answered with a bare message.
     pub fn task_id(&self) -> &str {
         &self.0.id
     }
 
+    /// The artifacts of the task.
     pub fn artifacts(&self) -> &[a2a::Artifact] {
         &self.0.artifacts
     }
 
-    /// The answer in words, if there is one.
+    /// The final message, if there is one.
     pub fn message(&self) -> Option<&a2a::Message> {
         self.0.status.as_ref()?.message.as_ref()
     }
 
-    /// All text of the artifacts, a line break between two, or that of the message if they have
-    /// none. The pieces of one artifact belong together.
+    /// The text of all artifacts, joined by line breaks, or that of the message without artifacts.
+    /// The pieces of one artifact are joined without a break.
     pub fn text(&self) -> String {
         let artifacts = self.0.artifacts.iter();
         let artifacts = artifacts.map(|a| text_parts(&a.parts).collect::<String>());
@@ -192,20 +194,20 @@ impl Delegated {
     }
 }
 
-/// One delegation on its way.
+/// The calls of one delegation to the coordinator. Lives as long as the delegation is awaited.
 pub(crate) struct Call<'a> {
     pub(crate) cx: &'a Context,
     pub(crate) agent: String,
     pub(crate) key: String,
     key_value: MetadataValue<Ascii>,
     pub(crate) message: a2a::Message,
-    /// What every call says.
+    /// Headers of every call.
     metadata: Vec<(&'static str, MetadataValue<Ascii>)>,
-    /// Sees the child's questions first.
+    /// Sees the questions of the child first.
     pub(crate) hook: Option<Hook<'a>>,
-    /// A question of the child is asked here; else whoever delegated is given it.
+    /// Questions of the child are asked by this task; otherwise they are returned to the agent.
     relays_questions: bool,
-    /// Questions that were answered here when somebody else had answered them further down.
+    /// Questions that were answered here after the child had received another answer.
     superseded: Mutex<Vec<String>>,
 }
 
@@ -214,7 +216,7 @@ impl<'a> Call<'a> {
         let Delegation { cx, agent, content, task_id, question, detached, hook, .. } = delegation;
         let attempt = cx.attempt_state();
         if attempt.token.is_empty() {
-            let text = "the coordinator takes no delegations: it is older than this worker";
+            let text = "the coordinator accepts no delegations: it is older than this worker";
             return Err(Error::new(&reason::UNIMPLEMENTED).because(text));
         }
         let key_value = ascii_value("the key of a delegation", &key)?;
@@ -240,7 +242,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Waits for the end, without a slot.
+    /// Waits for the end while the slot is released.
     pub(crate) async fn wait_without_slot(&self) -> Result<Delegated, Error> {
         let released = self.cx.attempt_state().release_slot();
         let ended = self.cx.unless_cancelled(self.run_to_end()).await?;
@@ -249,20 +251,20 @@ impl<'a> Call<'a> {
         ended.and_then(|child| self.result(child))
     }
 
-    /// Questions of the child come back instead of being asked.
+    /// Questions of the child are returned instead of asked.
     pub(crate) fn returning_questions(self) -> Self {
         Self { relays_questions: false, ..self }
     }
 
-    /// Sends the work, carries questions up and answers down, and comes back with the child when
-    /// that is over.
+    /// Sends the work, relays questions and answers, and returns the child when it has ended.
+    /// Transient failures are retried with exponential backoff and jitter under the same key.
     pub(crate) async fn run_to_end(&self) -> Result<a2a::Task, Error> {
         let mut pause = PAUSE_MIN;
         let mut relay = QuestionRelay::new(self);
         let mut answer = None;
         let mut retried = false;
         loop {
-            // Without an answer to give the first message goes again, which finds the child.
+            // Without an answer to send, the first message is repeated; its key finds the child.
             let answers = answer.is_some();
             let message = answer.take().unwrap_or_else(|| self.message.clone());
             match self.send(message, false).await {
@@ -278,7 +280,8 @@ impl<'a> Call<'a> {
                     TaskState::Unspecified => return Err(self.unknown_state(&child)),
                     _ => return Ok(child),
                 },
-                // The child went on without this answer: somebody else gave one, or it has ended.
+                // The child continued without this answer: it received another one, or it has
+                // ended.
                 Err(failure) if answers && failure.row() == &reason::UNSUPPORTED_OPERATION => {
                     self.superseded.lock().extend(relay.last_key());
                 }
@@ -286,7 +289,10 @@ impl<'a> Call<'a> {
                     relay.refused(failure);
                 }
                 Err(failure) if is_transient(&failure) => {
-                    tracing::debug!(agent = self.agent, reason = %failure, "sending it again");
+                    tracing::debug!(
+                        agent = self.agent, reason = %failure,
+                        "delegation call failed, retrying"
+                    );
                 }
                 Err(failure) => {
                     self.wait_after(failure, retried).await?;
@@ -299,26 +305,30 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The call was refused. If that may pass it is made once more, after the delay that was asked
-    /// for, given that this task has the time.
+    /// Waits before one repetition of a rejected call, if the failure allows a retry, names a
+    /// delay, and the task has the time.
     pub(crate) async fn wait_after(&self, failure: Failure, retried: bool) -> Result<(), Error> {
         let failure = failure.with_error_type(RUN_ERROR);
         if retried {
             return Err(failure.with_retries_spent(1).into());
         }
-        // An open circuit is there to be heard of at once.
+        // An open circuit breaker is reported at once.
         let passes = failure.may_retry() && failure.row() != &reason::CIRCUIT_OPEN;
         let delay = failure.retry_after().filter(|delay| passes && *delay <= RETRY_AFTER_MAX);
         let Some(delay) = delay else { return Err(failure.into()) };
         if self.cx.remaining().is_some_and(|left| left <= delay) {
             return Err(failure.into());
         }
-        tracing::debug!(agent = self.agent, reason = %failure, ?delay, "refused for now");
+        tracing::debug!(
+            agent = self.agent, reason = %failure, ?delay,
+            "delegation call rejected, retrying after the delay"
+        );
         tokio::time::sleep(delay).await;
         Ok(())
     }
 
-    /// Says which answers came too late: whoever gave them was told that they were taken.
+    /// Reports the answers that came too late: their senders were told that the answers were
+    /// accepted.
     pub(crate) async fn report_superseded(&self) -> Result<(), Error> {
         let keys = std::mem::take(&mut *self.superseded.lock());
         for key in keys {
@@ -327,14 +337,14 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Nobody knows whether such a child will ever end.
+    /// Such a child might never end.
     fn unknown_state(&self, child: &a2a::Task) -> Error {
-        let text = format!("the task of '{}' is in a state that is not known here", self.agent);
+        let text = format!("the task of '{}' is in an unknown state", self.agent);
         let failure = Failure::new(&reason::INVALID_AGENT_RESPONSE).because(text);
         failure.with_error_type(RUN_ERROR).with_task(&child.id, &child.context_id).into()
     }
 
-    /// What the child made, or why it did not.
+    /// The result of the child, or its failure.
     pub(crate) fn result(&self, child: a2a::Task) -> Result<Delegated, Error> {
         match self.failure(&child) {
             None => Ok(Delegated(child)),
@@ -342,8 +352,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Ends the child because nobody waits for it any longer, and gives its id as far as it is
-    /// known. Not for long: if it cannot be told now, it ends with this task.
+    /// Cancels the child, because its result is no longer needed, and returns its id if that is
+    /// known. Best effort with a short limit: the child ends with this task anyway.
     pub(crate) async fn cancel(&self) -> String {
         let mut id = self.message.task_id.clone();
         let cancelling = async {
@@ -361,20 +371,22 @@ impl<'a> Call<'a> {
         };
         match tokio::time::timeout(CANCEL_TIMEOUT, cancelling).await {
             Ok(Ok(())) => {}
-            Ok(Err(why)) => tracing::debug!(agent = self.agent, %why, "not cancelled"),
-            Err(_) => tracing::debug!(agent = self.agent, "not cancelled in time"),
+            Ok(Err(why)) => {
+                tracing::debug!(agent = self.agent, %why, "child task was not cancelled")
+            }
+            Err(_) => tracing::debug!(agent = self.agent, "child task was not cancelled in time"),
         }
         id
     }
 
-    /// Returns when the child has ended or asks something; `at_once`: when it is stored.
+    /// Returns when the child has ended or has an open question; `at_once`: when it is stored.
     pub(crate) async fn send(
         &self,
         message: a2a::Message,
         at_once: bool,
     ) -> Result<a2a::Task, Failure> {
-        // The key stands for what was delegated: with it an answer to a question on the way would
-        // be taken for that.
+        // The key identifies the delegated work: with the key, an answer would be taken for a
+        // repetition of that work.
         let first = message.message_id == self.message.message_id;
         let request = a2a::SendMessageRequest {
             tenant: self.agent.clone(),
@@ -395,10 +407,10 @@ impl<'a> Call<'a> {
         let mut client = self.client();
         let sent = tokio::select! {
             sent = client.send_message(request) => sent.map_err(failure_of),
-            // The coordinator that was asked is no longer ours, and what has a key can be asked of
-            // the next one: the other may leave, or be gone without a word.
+            // The worker moved to another coordinator. A call with a key can be repeated there; the
+            // old coordinator may be gone.
             () = changed, if first && !at_once => Err(Failure::new(&reason::UNAVAILABLE)
-                .because("the worker went to another coordinator")),
+                .because("the worker moved to another coordinator")),
         };
         let sent = sent.and_then(|answer| match answer.into_inner().payload {
             Some(send_message_response::Payload::Task(task)) => Ok(task),
@@ -409,7 +421,7 @@ impl<'a> Call<'a> {
         sent
     }
 
-    /// For one call, to the coordinator that has this worker now.
+    /// A client for one call, on the channel to the current coordinator.
     pub(crate) fn client(&self) -> A2aServiceClient<Channel> {
         A2aServiceClient::new(self.cx.attempt_state().channel.current())
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
@@ -437,7 +449,7 @@ impl<'a> Call<'a> {
         request
     }
 
-    /// Why the child did not do it, if it did not.
+    /// The failure of the child, if it has one.
     pub(crate) fn failure(&self, child: &a2a::Task) -> Option<Failure> {
         let failure = Failure::of_task(child.status.as_ref()?, child.metadata.as_ref())?;
         if failure.origin.is_some() {
@@ -448,8 +460,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The refusal of a call of this agent. A fault of the mesh is not the agent's: its origin is the
-/// coordinator, and the agent only passes it on. Any other refusal says that the call was wrong.
+/// The failure of a rejected call. A fault of the mesh has the coordinator as its origin; any other
+/// rejection has the calling agent as its origin.
 fn failure_of(status: Status) -> Failure {
     let failure = Failure::from(status);
     let faults = [Code::Unavailable, Code::Internal, Code::DataLoss];
@@ -460,7 +472,7 @@ fn failure_of(status: Status) -> Failure {
     failure.born_at(Origin { service: "coordinator".to_owned(), ..Origin::default() })
 }
 
-/// What a call that is answered by a task came to.
+/// The task in the response, or the failure of the call; ends the span.
 pub(crate) fn answered(
     calling: &mut ClientSpan,
     answer: Result<Response<a2a::Task>, Status>,
@@ -474,7 +486,7 @@ pub(crate) fn state(task: &a2a::Task) -> TaskState {
     task.status.as_ref().map_or(TaskState::Unspecified, a2a::TaskStatus::state)
 }
 
-/// An answer without a task, as the task it might have been.
+/// A bare message in the form of a completed task.
 fn completed_with(message: a2a::Message) -> a2a::Task {
     let status = a2a::TaskStatus {
         state: TaskState::Completed as i32,
@@ -493,7 +505,7 @@ pub(crate) fn user_message(parts: Vec<a2a::Part>) -> a2a::Message {
     }
 }
 
-/// The coordinator is away or cannot say, and will be back.
+/// The coordinator or its store is unavailable for now: the call may be repeated.
 pub(crate) fn is_transient(failure: &Failure) -> bool {
     let passing = [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE];
     passing.contains(&failure.row())

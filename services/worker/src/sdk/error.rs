@@ -1,5 +1,5 @@
-//! The two errors of this crate: [`Error`], which an agent returns and which decides what callers
-//! of the mesh see, and [`ServiceError`], which the program around the worker sees.
+//! The errors of this crate: [`Error`], the error of an agent, which determines the failure that
+//! callers receive, and [`ServiceError`], the error of the worker itself.
 
 use std::{error::Error as StdError, fmt, io, time::Duration};
 
@@ -16,16 +16,15 @@ use crate::{
     sdk::typed::{AgentError, ErrorPolicy, MarkRecoverable, failure_of, sources},
 };
 
-/// How an agent fails.
+/// The error of an agent.
 ///
-/// Two kinds, and the difference is what the caller gets to read:
+/// Callers receive more or less of it, depending on its kind:
 ///
-/// - **Typed**, made with [`Error::new`] or from a type of yours that is an [`AgentError`]: you
-///   chose a [reason](crate::reason) and a public text, and both travel to the caller unchanged.
-/// - **Anything else**, made by `?` from any standard error or string: the caller reads only
-///   that the agent failed for an unknown reason, and a failure id. The whole text with its
-///   chain of sources is in the worker's log under that id. What you did not mean to say is not
-///   said.
+/// - **Typed**, made with [`Error::new`] or from a type that implements [`AgentError`]: its
+///   [reason](crate::reason) and its public text reach the caller unchanged.
+/// - **Masked**, made by `?` from any standard error or string: the caller receives the reason
+///   UNKNOWN and a failure id. The full text with its chain of sources is in the worker's log under
+///   that id.
 ///
 /// ```
 /// use faultline_worker::{Error, reason};
@@ -43,20 +42,20 @@ use crate::{
 /// ```
 pub struct Error(ErrorKind);
 
-/// What becomes of the task.
+/// The end of the task.
 pub(crate) enum ErrorKind {
     Failed(Failed),
     Rejected(Rejected),
     Stopped,
 }
 
-/// A rejection in words, and with what was told beside them.
+/// A rejection with its text, and with the record of the rejecting system if there is one.
 pub(crate) struct Rejected {
     pub(crate) text: String,
     pub(crate) failure: Option<Failure>,
 }
 
-/// A failure, and behind one that nobody put into words yet the error it was.
+/// A failure, and the original error if the failure is masked.
 pub(crate) struct Failed {
     pub(crate) failure: Failure,
     source: Option<Box<dyn StdError + Send + Sync>>,
@@ -69,100 +68,100 @@ impl From<Failure> for Failed {
 }
 
 impl Error {
-    /// A typed failure. Its public text is the reason's title until [`because`](Self::because)
-    /// says better.
+    /// A typed failure. Its public text is the title of the reason unless
+    /// [`because`](Self::because) sets another.
     pub fn new(reason: &'static Reason) -> Self {
         Self(ErrorKind::Failed(Failure::new(reason).into()))
     }
 
-    /// What the error says of itself, and for the log the rest of it.
+    /// A typed failure from an [`AgentError`]. Its `Display` and its sources go to the log alone.
     pub fn typed(error: &(impl AgentError + ?Sized)) -> Self {
         Self(ErrorKind::Failed(failure_of(error).privately(chain(error)).into()))
     }
 
-    /// The agent looked at the task and declines it: the task ends REJECTED, not FAILED, with
+    /// A rejection: the agent declines the task. The task ends REJECTED instead of FAILED, with
     /// `text` as its message.
     pub fn rejected(text: impl Into<String>) -> Self {
         Self(ErrorKind::Rejected(Rejected { text: text.into(), failure: None }))
     }
 
-    /// Likewise, with a record of its own, whose public text is the message. For whoever speaks for
-    /// somebody else, who declined.
+    /// A rejection with a record; its public text is the message. For an agent that passes on the
+    /// rejection of another system.
     pub fn rejected_with(failure: Failure) -> Self {
         let text = failure.public_message.clone();
         Self(ErrorKind::Rejected(Rejected { text, failure: Some(failure) }))
     }
 
-    /// The agent was told to stop. Only a [`Context`](crate::Context) knows that.
+    /// The agent has to stop. Only a [`Context`](crate::Context) makes this error.
     pub(crate) fn stopped() -> Self {
         Self(ErrorKind::Stopped)
     }
 
-    /// The public text: any caller may read it.
+    /// The public text, which every caller may read.
     pub fn because(self, text: impl Into<String>) -> Self {
         self.map(|f| f.because(text))
     }
 
-    /// The application's own code, a string or an integer of any kind. It reaches the caller
-    /// verbatim, through every agent on the way.
+    /// The application's own code, a string or an integer. It reaches the caller verbatim, through
+    /// every agent on the way.
     pub fn code(self, code: impl fmt::Display) -> Self {
         self.map(|f| f.with_business_code(code.to_string()))
     }
 
-    /// The class of the error in your own words, such as `quota_error`.
+    /// The application's own class of the error, such as `quota_error`.
     pub fn error_type(self, name: impl Into<String>) -> Self {
         self.map(|f| f.with_error_type(name))
     }
 
-    /// May the caller try the same again? Without this the reason decides.
+    /// Whether the caller may retry. Default: by the reason.
     pub fn retryable(self, yes: bool) -> Self {
         self.map(|f| f.with_retryable(yes))
     }
 
-    /// Not before this much time has passed.
+    /// The delay before a retry.
     pub fn retry_after(self, delay: Duration) -> Self {
         self.map(|f| f.with_retry_after(delay))
     }
 
-    /// Whether whoever called could go on without; not, unless said.
+    /// Whether the caller could continue without this result. Default: false.
     pub fn recoverable(self, yes: bool) -> Self {
         let severity = if yes { Severity::Recoverable } else { Severity::Fatal };
         self.map(|f| f.with_severity(severity))
     }
 
-    /// What a loop of a model and its tools should do about it. Without this the reason decides.
+    /// The advice for a loop of a language model and its tools. Default: by the reason.
     pub fn disposition(self, disposition: Disposition) -> Self {
         self.map(|f| f.with_disposition(disposition))
     }
 
-    /// The answer of a model that this came with, in its provider's words.
+    /// The provider's id of the model response in which the error occurred.
     pub fn llm_response_id(self, id: impl Into<String>) -> Self {
         self.map(|f| f.with_llm_response_id(id))
     }
 
-    /// Names one field of the request and what is wrong with it.
+    /// Names a field of the request and its problem.
     pub fn violation(self, field: impl Into<String>, description: impl Into<String>) -> Self {
         self.map(|f| f.with_violation(field, description))
     }
 
-    /// What was behind it. Goes to the worker's log with all its sources, never to a caller.
+    /// The cause. It goes to the worker's log with all its sources, never to a caller.
     pub fn caused_by(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.map(|f| f.privately(chain(&*source.into())))
     }
 
-    /// Whether this only says that the task was cancelled or is no longer this worker's. There is
-    /// nothing to handle then: return.
+    /// Whether the error is a stop: the task was cancelled or is no longer this worker's. Return
+    /// it.
     pub fn is_stop(&self) -> bool {
         matches!(self.0, ErrorKind::Stopped)
     }
 
-    /// Whether a loop of a model and its tools should tell the model, which may try again with
-    /// other arguments.
+    /// Whether a loop of a language model and its tools should return the error to the model, which
+    /// may try other arguments.
     pub fn is_model_retry(&self) -> bool {
         self.failure().is_some_and(|f| f.disposition() == Disposition::ModelRetry)
     }
 
-    /// The record that would travel, unless the agent rejected the task or was told to stop.
+    /// The failure record for the caller; `None` for a rejection or a stop.
     pub fn failure(&self) -> Option<&Failure> {
         match &self.0 {
             ErrorKind::Failed(failed) => Some(&failed.failure),
@@ -170,7 +169,7 @@ impl Error {
         }
     }
 
-    /// The record that a rejection came with.
+    /// The record of a rejection, if it has one.
     pub fn rejection(&self) -> Option<&Failure> {
         match &self.0 {
             ErrorKind::Rejected(rejected) => rejected.failure.as_ref(),
@@ -182,8 +181,7 @@ impl Error {
         self.0
     }
 
-    /// Puts an error into words that came as it was, if the policy knows it. What it was stays in
-    /// the log.
+    /// Classifies a masked error by the policy of the offer. The original error stays in the log.
     pub(crate) fn classified(self, policy: &ErrorPolicy) -> Self {
         let ErrorKind::Failed(Failed { failure, source: Some(source) }) = &self.0 else {
             return self;
@@ -220,29 +218,28 @@ impl From<ReportRefused> for Error {
     }
 }
 
-/// The masking conversion. A [`Failure`] that comes through, from a call to another agent, keeps
-/// everything it has, also behind other errors.
+/// Masks the error. A [`Failure`] of another agent among the sources keeps everything it contains.
 impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
     fn from(error: E) -> Self {
         let source = match error.into().downcast::<Failure>() {
             Ok(failure) => return Self(ErrorKind::Failed((*failure).into())),
             Err(other) => other,
         };
-        let theirs = sources(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
-        let is_theirs = theirs.is_some();
-        let failure = theirs.unwrap_or_else(|| Failure::new(&reason::UNKNOWN));
+        let foreign = sources(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
+        let is_foreign = foreign.is_some();
+        let failure = foreign.unwrap_or_else(|| Failure::new(&reason::UNKNOWN));
         let failure = failure.privately(chain(&*source));
         let failure = if sources(&*source).any(|e| e.is::<MarkRecoverable>()) {
             failure.with_severity(Severity::Recoverable)
         } else {
             failure
         };
-        Self(ErrorKind::Failed(Failed { failure, source: (!is_theirs).then_some(source) }))
+        Self(ErrorKind::Failed(Failed { failure, source: (!is_foreign).then_some(source) }))
     }
 }
 
-/// For logs and tests: the private text is in it. There is no `Display`, so that it cannot end up
-/// in an answer by accident.
+/// For logs and tests; includes the private text. There is no `Display`, so that the private text
+/// cannot reach an answer by accident.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
@@ -251,7 +248,7 @@ impl fmt::Debug for Error {
                 None => write!(f, "{failure}"),
             },
             ErrorKind::Rejected(Rejected { text, .. }) => write!(f, "rejected: {text}"),
-            ErrorKind::Stopped => f.write_str("told to stop"),
+            ErrorKind::Stopped => f.write_str("stopped"),
         }
     }
 }
@@ -267,7 +264,7 @@ pub(crate) fn chain(error: &(impl StdError + ?Sized)) -> String {
     text
 }
 
-/// Why a worker cannot start, or had to give up.
+/// The reasons for which a worker cannot start or has to end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
     #[error(transparent)]
@@ -299,7 +296,7 @@ mod tests {
     struct Outer(#[source] std::num::ParseIntError);
 
     #[test]
-    fn an_unclassified_error_is_masked_and_whole_for_the_log() {
+    fn unclassified_error_is_masked_and_logged_in_full() {
         let source = "hunter2".parse::<u8>().unwrap_err();
         let error = Error::from(Outer(source));
         let failure = error.failure().unwrap();
@@ -311,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_masked_too() {
+    fn string_error_is_masked() {
         let failed = || -> Result<(), Error> { Err("password=hunter2")? };
         let error = failed().unwrap_err();
         let failure = error.failure().unwrap();
@@ -320,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_error_says_what_it_was_told_to_say() {
+    fn typed_error_keeps_all_its_settings() {
         let error = Error::new(&reason::RATE_LIMITED)
             .because("slow down")
             .code(-40401_i64)
@@ -338,23 +335,23 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_of_another_agent_passes_unmasked() {
-        let theirs = Failure::new(&reason::RATE_LIMITED).because("slow down");
-        let error = Error::from(theirs.clone());
-        assert_eq!(error.failure(), Some(&theirs));
+    fn failure_of_another_agent_is_not_masked() {
+        let foreign = Failure::new(&reason::RATE_LIMITED).because("slow down");
+        let error = Error::from(foreign.clone());
+        assert_eq!(error.failure(), Some(&foreign));
     }
 
     #[test]
-    fn a_failure_of_another_agent_is_found_behind_other_errors() {
-        let theirs = Failure::new(&reason::RATE_LIMITED).because("slow down");
-        let error = Error::from(MarkRecoverable::new(theirs.clone()));
+    fn failure_of_another_agent_is_found_among_the_sources() {
+        let foreign = Failure::new(&reason::RATE_LIMITED).because("slow down");
+        let error = Error::from(MarkRecoverable::new(foreign.clone()));
         let failure = error.failure().unwrap();
-        assert_eq!((&failure.id, failure.severity()), (&theirs.id, Severity::Recoverable));
+        assert_eq!((&failure.id, failure.severity()), (&foreign.id, Severity::Recoverable));
         assert_eq!(failure.public_message, "slow down");
     }
 
     #[test]
-    fn a_rejection_is_no_failure() {
+    fn rejection_has_no_failure_record() {
         let error = Error::rejected("not my kind of work").because("ignored");
         assert!(error.failure().is_none());
         assert!(

@@ -1,5 +1,5 @@
-//! The failure record of an attempt: an error of the agent becomes a failure with its origin or one
-//! more hop, bounded to the size that the mesh accepts, and is logged once.
+//! Failure record of an attempt: gives an error of the agent its origin, or adds a hop to a failure
+//! of another agent, bounds the size and logs the failure once.
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -32,7 +32,7 @@ pub(crate) fn attempt_message(attempt: &Attempt, content: impl Into<Content>) ->
     }
 }
 
-/// The message of a rejection. Its record, if it has one, is where every failure of a task is.
+/// The message of a rejection, with the record in its metadata if there is one.
 pub(crate) fn rejection(
     attempt: &Attempt,
     Rejected { mut text, failure }: Rejected,
@@ -40,8 +40,8 @@ pub(crate) fn rejection(
     text.truncate(text.floor_char_boundary(REJECTION_BYTES_MAX));
     let mut message = attempt_message(attempt, text);
     if let Some(failure) = failure {
-        let said = failure.public_message.clone();
-        let failure = complete(attempt, failure, FLOW_ERROR).because(said);
+        let public_text = failure.public_message.clone();
+        let failure = complete(attempt, failure, FLOW_ERROR).because(public_text);
         let failure = Failure::from_record(bounded(failure));
         message.metadata = Some(failure.to_metadata(a2a::TaskState::Rejected));
     }
@@ -56,11 +56,11 @@ pub(crate) fn failed(attempt: &Attempt, failure: Failure, error_type: &str) -> B
     Body::Failed(bounded(failure))
 }
 
-/// What failed although the agent goes on: its span has seen it, and is no error.
+/// The report of a tolerated failure: the span records it without being an error.
 pub(crate) fn tolerated(cx: &Context, error: Error) -> Result<Body, Error> {
     let attempt = cx.attempt_state();
     let failure = match error.classified(&cx.offered().policy).into_kind() {
-        ErrorKind::Failed(told) => told.failure,
+        ErrorKind::Failed(failed) => failed.failure,
         ErrorKind::Rejected(Rejected { text, failure }) => {
             failure.unwrap_or_else(|| Failure::new(&reason::TASK_REJECTED).because(text))
         }
@@ -72,8 +72,8 @@ pub(crate) fn tolerated(cx: &Context, error: Error) -> Result<Body, Error> {
     Ok(Body::Tolerated(bounded(failure)))
 }
 
-/// Gives a failure what only its attempt knows. One that came from another agent was logged there:
-/// this one only adds itself to the chain.
+/// Adds the fields that only the attempt knows. A failure of another agent was logged there; here
+/// it gets one more hop.
 fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     let names = &attempt.names;
     let failure = failure.with_plane(Plane::Execution);
@@ -86,7 +86,10 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     if failure.origin.is_some() {
         let failure = failure.wrap(&names.agent, attempt.task_id(), &attempt.context_id);
         let failure = failure.with_hop_span(attempt.trace().span_id());
-        tracing::debug!(failure.id = %failure.id, task.id = %attempt.key.task_id, "passed on");
+        tracing::debug!(
+            failure.id = %failure.id, task.id = %attempt.key.task_id,
+            "failure of another agent passed on"
+        );
         failure
     } else {
         let origin = Origin {
@@ -108,14 +111,14 @@ fn complete(attempt: &Attempt, failure: Failure, error_type: &str) -> Failure {
     }
 }
 
-/// The agent stands for a remote one, and says that its own configuration is wrong: a service
-/// without an agent and without a chain.
+/// A configuration error of an agent that represents a remote one: an origin with that service,
+/// without an agent and without causes.
 fn is_of_setup(failure: &Failure) -> bool {
     let named = |origin: &Origin| origin.service == REMOTE_SETUP && origin.agent.is_empty();
     failure.origin.as_ref().is_some_and(named) && failure.causes.is_empty()
 }
 
-/// Read back as a peer would read it, which cuts what an agent made too long.
+/// Reads the record as a peer would, which cuts fields that are too long.
 fn bounded(failure: Failure) -> v1::Failure {
     let mut record = Failure::from_record(failure.into_record()).into_record();
     if record.encoded_len() > limits::MESSAGE_BYTES_MAX {
@@ -124,8 +127,8 @@ fn bounded(failure: Failure) -> v1::Failure {
     record
 }
 
-/// The one line about it. What the caller was not told needs somebody to look; the rest is a
-/// business of agent and caller.
+/// Logs the failure once: WARN with the private text, which the caller does not see; DEBUG
+/// otherwise.
 fn log(attempt: &Attempt, failure: &Failure) {
     macro_rules! line {
         ($level:ident, $($detail:tt)*) => {

@@ -1,5 +1,6 @@
-//! Giving work to several agents at once and going on as soon as enough of them have done it. Each
-//! branch is a delegation under a key of its own, so a later attempt joins the same children.
+//! Fan-out: delegates work to several agents at once and continues as soon as enough of them have
+//! succeeded. Each branch is a delegation under a key of its own, so that a later attempt finds the
+//! same children.
 
 use faultline_chassis::limits;
 use faultline_proto::Failure;
@@ -11,14 +12,13 @@ use futures::{
 
 use crate::{Content, Context, Delegated, Delegation, Error, reason, sdk::delegation::Call};
 
-/// Work for several agents, made by [`Context::fanout`]. Awaiting it sends it to all of them and
-/// returns as soon as enough have done it, or when all have ended.
+/// Work for several agents, made by [`Context::fanout`]. Awaiting it sends the work to all of them
+/// and returns as soon as enough have succeeded, or when all have ended.
 ///
-/// - Enough results, though some failed: the failures come back beside the results, and the task
-///   keeps them as [tolerated](Context::tolerate). Whoever is still at it then is cancelled.
-/// - Too few: the error is MIN_RESULTS_NOT_MET, which names what became of every branch, and
-///   [has the results](TooFew) that there are. What some did is of use even if not enough did it,
-///   so none is cancelled because others failed.
+/// - Enough results: the failures are returned beside the results, and the task keeps them as
+///   [tolerated](Context::tolerate). Branches that still run are cancelled.
+/// - Too few results: the error is MIN_RESULTS_NOT_MET, which names the end of every branch, and
+///   [contains the results](TooFew). No branch is cancelled because another one failed.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};
@@ -36,29 +36,29 @@ pub struct Fanout<'a> {
     content: Content,
     branches: Vec<(String, Option<Content>)>,
     key: Option<String>,
-    /// How many results it needs; `None`: all.
+    /// Number of results needed; `None`: all.
     required: Option<usize>,
 }
 
-/// What came of a fan-out that got enough.
+/// The result of a fan-out with enough results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fanned {
     /// In the order of the branches.
     pub results: Vec<Branch>,
-    /// The agents that failed, likewise. Those that were cancelled are not among them.
+    /// The agents that failed, in the order of the branches, without cancelled ones.
     pub failures: Vec<(String, Failure)>,
-    /// Some failed.
+    /// Whether any branch failed.
     pub degraded: bool,
 }
 
-/// Why a fan-out did not get enough, and what it got. `?` makes it the [`Error`] alone.
+/// The error of a fan-out with too few results. `?` converts it to its [`Error`].
 #[derive(Debug)]
 pub struct TooFew {
-    /// MIN_RESULTS_NOT_MET; anything else if it never got so far.
+    /// MIN_RESULTS_NOT_MET, or an earlier error.
     pub error: Error,
-    /// In the order of the branches.
+    /// The results, in the order of the branches.
     pub results: Vec<Branch>,
-    /// The agents that failed, likewise.
+    /// The agents that failed, in the order of the branches.
     pub failures: Vec<(String, Failure)>,
 }
 
@@ -74,10 +74,12 @@ impl From<TooFew> for Error {
     }
 }
 
-/// One agent's result.
+/// The result of one branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
+    /// The name of the agent.
     pub agent: String,
+    /// The agent's result.
     pub made: Delegated,
 }
 
@@ -86,13 +88,13 @@ impl<'a> Fanout<'a> {
         Self { cx, content, branches: Vec::new(), key: None, required: None }
     }
 
-    /// One more agent. The same one may be asked twice.
+    /// Adds an agent. The same agent may be added twice.
     pub fn to(mut self, agent: impl Into<String>) -> Self {
         self.branches.push((agent.into(), None));
         self
     }
 
-    /// One more agent, with work of its own.
+    /// Adds an agent with content of its own.
     pub fn to_with(mut self, agent: impl Into<String>, content: impl Into<Content>) -> Self {
         self.branches.push((agent.into(), Some(content.into())));
         self
@@ -104,7 +106,7 @@ impl<'a> Fanout<'a> {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// So many results are enough.
+    /// Number of results that are enough.
     pub fn at_least(self, results: usize) -> Self {
         Self { required: Some(results), ..self }
     }
@@ -114,7 +116,7 @@ impl<'a> Fanout<'a> {
         self.at_least(1)
     }
 
-    /// Every agent has to do it, which is so unless said otherwise.
+    /// All results are needed, which is the default.
     pub fn all(self) -> Self {
         Self { required: None, ..self }
     }
@@ -163,10 +165,10 @@ fn check(asked: usize, required: usize) -> Result<(), Error> {
     Err(Error::new(&reason::INVALID_ARGUMENT).because(text))
 }
 
-/// What each branch came to; `None`: nobody waited for it.
+/// The end of each branch; `None`: cancelled before its end.
 struct BranchEnds(Vec<Option<Result<Delegated, Failure>>>);
 
-/// Follows all until enough have done it, and cancels those that are still at it then.
+/// Runs all branches until enough have succeeded, and cancels the rest.
 async fn run_until_enough(calls: &[Call<'_>], required: usize) -> Result<BranchEnds, Error> {
     let following = calls.iter().enumerate();
     let mut following: FuturesUnordered<_> = following
@@ -184,9 +186,9 @@ async fn run_until_enough(calls: &[Call<'_>], required: usize) -> Result<BranchE
                 succeeded += 1;
                 Some(Ok(made))
             }
-            // A loser that an earlier attempt of this task has cancelled.
+            // Cancelled by an earlier attempt of this task.
             Err(error) if was_cancelled_by_fanout(&error) => None,
-            // Only a stop has no record, and it is this task's own.
+            // Only a stop of this task has no record.
             Err(error) => Some(Err(error.failure().cloned().ok_or(error)?)),
         };
     }

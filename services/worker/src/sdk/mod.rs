@@ -1,5 +1,5 @@
-//! The library that agents are written against: the agent trait and its offer, the context of a
-//! task, content, questions and answers, delegation and fan-out, and the error of an agent.
+//! The library for agents: the trait of an agent and its offer, the context of a task, content,
+//! questions and answers, delegation and fan-out, and the error of an agent.
 //!
 //! May use: attempt.
 

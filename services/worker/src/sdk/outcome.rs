@@ -1,5 +1,5 @@
-//! What became of a delegation, in words for a model. A model that is told `[FAILED] …` may try
-//! another way; what it must not decide about ends the run instead.
+//! The outcome of a delegation as text for a language model: the model receives `[FAILED] …` and
+//! may try another way. A failure that the model must not handle ends the run instead.
 
 use std::{fmt, time::Duration};
 
@@ -20,10 +20,10 @@ use crate::{
     },
 };
 
-/// A delegation whose outcome is told to a model, made by [`Delegation::outcome`]. It does not fail
-/// because the other agent did: only if this task is told to stop, and if the failure says itself
-/// that it ends the run. A question of the other agent comes back as well; its answer goes to
-/// [`Delegation::answering`], or to [`Delegation::to_task`] where only the task's id is left.
+/// A delegation that returns its end to a language model, made by [`Delegation::outcome`]. A
+/// failure of the other agent is an [`Outcome`], not an error, unless its disposition ends the run
+/// or this task is stopped. A question of the other agent is returned as well; give the answer to
+/// [`Delegation::answering`], or to [`Delegation::to_task`] if only the task's id is known.
 ///
 /// ```
 /// # use faultline_worker::{Context, Error};
@@ -44,15 +44,15 @@ impl<'a> OutcomeCall<'a> {
         Self { delegation, strict: false, limit: None }
     }
 
-    /// What no other argument would change ends the run: the agent is down or not to be had, or its
-    /// failure says so. What the model could mend comes back as an error too, one that
-    /// [says so](Error::is_model_retry).
+    /// Ends the run on a failure that other arguments cannot change: the agent is unavailable,
+    /// access is denied, or the disposition of the failure says so. A failure that other arguments
+    /// may change becomes an error for which [`Error::is_model_retry`] is true.
     pub fn strict(self) -> Self {
         Self { strict: true, ..self }
     }
 
-    /// Waits no longer than this. The other agent is cancelled then, and the outcome says that it
-    /// timed out.
+    /// Waits no longer than `limit`. Then the other task is cancelled, and the outcome is a
+    /// timeout.
     pub fn timeout(self, limit: Duration) -> Self {
         Self { limit: Some(limit), ..self }
     }
@@ -98,59 +98,61 @@ async fn follow(call: &Call<'_>, limit: Option<Duration>) -> Result<Outcome, Err
     }
 }
 
-/// How a delegation stands when nothing more happens by itself.
+/// The state of a delegation that has ended or is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     Completed,
     Failed,
     Rejected,
     Cancelled,
-    /// It asks something.
+    /// The other agent asks a question.
     InputRequired,
-    /// It asks for a credential.
+    /// The other agent asks for a credential.
     AuthRequired,
-    /// We did not wait any longer.
+    /// The limit of [`OutcomeCall::timeout`] was reached.
     TimedOut,
 }
 
-/// What became of a delegation. Its `Display` is what a model is told.
+/// The outcome of a delegation. Its `Display` is the text for the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
+    /// The state of the delegation.
     pub state: Ending,
-    /// The result, the question, or why there is none; empty if nothing was said.
+    /// The result, the question, or the reason of a failure; may be empty.
     pub text: String,
-    /// Of the other agent's task; empty if there is none.
+    /// The id of the other agent's task; empty if there is none.
     pub task_id: String,
-    /// The key of the question; empty if it asks none.
+    /// The key of the question; empty if there is none.
     pub question: String,
+    /// The failure, if the delegation failed.
     pub failure: Option<Failure>,
 }
 
 impl Outcome {
-    /// What a loop of a model and its tools should do about a failure.
+    /// The advice for a loop of a language model and its tools about a failure.
     pub fn disposition(&self) -> Option<Disposition> {
         self.failure.as_ref().map(Failure::disposition)
     }
 
     fn of(child: a2a::Task, failure: impl FnOnce(&a2a::Task) -> Option<Failure>) -> Self {
         let failure = failure(&child);
-        // A task that failed without a word has a failure with words of ours, which say less.
-        let silent = child.metadata.is_none() && message_of(&child).is_none();
-        let said = || match &failure {
-            Some(failure) if !silent => failure.public_message.clone(),
+        // A task that failed without a message has a failure with generic text.
+        let has_no_text = child.metadata.is_none() && message_of(&child).is_none();
+        let failure_text = || match &failure {
+            Some(failure) if !has_no_text => failure.public_message.clone(),
             _ => String::new(),
         };
         let task_id = child.id.clone();
-        let asked = asked(&child);
+        let oldest_question = oldest_question(&child);
         let (state, text) = match state(&child) {
             TaskState::Completed => (Ending::Completed, Delegated(child).text()),
-            TaskState::InputRequired => (Ending::InputRequired, asked.prompt),
-            TaskState::AuthRequired => (Ending::AuthRequired, asked.prompt),
-            TaskState::Rejected => (Ending::Rejected, said()),
-            TaskState::Canceled => (Ending::Cancelled, said()),
-            _ => (Ending::Failed, said()),
+            TaskState::InputRequired => (Ending::InputRequired, oldest_question.prompt),
+            TaskState::AuthRequired => (Ending::AuthRequired, oldest_question.prompt),
+            TaskState::Rejected => (Ending::Rejected, failure_text()),
+            TaskState::Canceled => (Ending::Cancelled, failure_text()),
+            _ => (Ending::Failed, failure_text()),
         };
-        Self { state, text, task_id, question: asked.key, failure }
+        Self { state, text, task_id, question: oldest_question.key, failure }
     }
 
     /// The call itself failed: there may be no task.
@@ -167,7 +169,7 @@ impl Outcome {
         Self { state: Ending::TimedOut, text, task_id, question, failure: None }
     }
 
-    /// The failure that is not for the model to handle, if it is one.
+    /// The failure that ends the run, if it is one.
     fn must_end(&self, strict: bool) -> Option<&Failure> {
         let failure = self.failure.as_ref()?;
         let ends = match failure.disposition() {
@@ -179,15 +181,15 @@ impl Outcome {
     }
 }
 
-/// Down or not to be had, whatever the arguments.
+/// Unavailable or denied: other arguments would not help.
 fn is_permanent(failure: &Failure) -> bool {
     let code = failure.code();
     matches!(code, Code::Unavailable | Code::PermissionDenied | Code::Unauthenticated)
         || failure.row() == &reason::AGENT_NOT_FOUND
 }
 
-/// The oldest question of a task that waits.
-fn asked(task: &a2a::Task) -> Interrupt {
+/// The oldest open question of a task.
+fn oldest_question(task: &a2a::Task) -> Interrupt {
     questions_of(task).into_iter().next().unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! A question to a human.
+//! Question to a human (A2A: input required), with an optional schema for the answer.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{Error, sdk::answer::APPROVED};
 
-/// What [`Context::ask`](crate::Context::ask) asks. A string is a question for free text.
+/// A question for [`Context::ask`](crate::Context::ask). A string is a question for free text.
 ///
 /// ```
 /// use faultline_worker::Question;
@@ -37,7 +37,7 @@ impl Question {
         Self::new(Kind::Input, prompt.into())
     }
 
-    /// Asks for yes or no; [`Answer::approved`](crate::Answer::approved) says which it was.
+    /// Asks for yes or no; see [`Answer::approved`](crate::Answer::approved).
     pub fn approval(prompt: impl Into<String>) -> Self {
         Self::new(Kind::Approval, prompt.into()).schema(json!({
             "type": "object",
@@ -60,22 +60,22 @@ impl Question {
         }))
     }
 
-    /// Asks for a credential, which is given at `url` and never passes through the mesh. The task
-    /// is AUTH_REQUIRED meanwhile.
+    /// Asks for a credential, which is given at `url` and never passes through the mesh. Meanwhile
+    /// the task is AUTH_REQUIRED.
     pub fn auth(url: impl Into<String>) -> Self {
         let url = url.into();
         let prompt = format!("Sign in at {url}");
         Self { url, ..Self::new(Kind::AuthUrl, prompt) }
     }
 
-    /// Names the question within its task. The same key in a later attempt gets the stored answer
-    /// instead of asking again. Without one, questions are counted, so give keys when their order
-    /// may change.
+    /// Names the question within its task. The same key in a later attempt returns the stored
+    /// answer instead of asking again. Without a key, questions are numbered; give keys when their
+    /// order may change.
     pub fn key(self, key: impl Into<String>) -> Self {
         Self { key: Some(key.into()), ..self }
     }
 
-    /// Replaces the text that people read.
+    /// Replaces the text for the human.
     pub fn prompt(self, prompt: impl Into<String>) -> Self {
         Self { prompt: prompt.into(), ..self }
     }
@@ -83,25 +83,25 @@ impl Question {
     /// The fields of the answer as a flat JSON Schema: an object whose properties are strings
     /// (`format` email, uri, date or date-time, `minLength`, `maxLength`, `enum`, or `oneOf` with
     /// `const` and `title`), numbers and integers (`minimum`, `maximum`), booleans, or arrays with
-    /// an `enum` of strings, each with a `default` or not. Front ends show it as a form, and an
-    /// answer that does not fit never reaches the agent. What cannot be shown so makes
-    /// [`ask`](crate::Context::ask) fail with INVALID_ARGUMENT.
+    /// an `enum` of strings, each with an optional `default`. Front ends show the schema as a form,
+    /// and an answer that does not match it never reaches the agent. With any other schema
+    /// [`ask`](crate::Context::ask) fails with INVALID_ARGUMENT.
     pub fn schema(self, schema: serde_json::Value) -> Self {
         Self { schema: Some(schema), ..self }
     }
 
-    /// How long somebody may take to answer; without it, for ever. After that
-    /// [`ask`](crate::Context::ask) fails with INPUT_TIMEOUT, which the agent may catch.
+    /// Limit for the answer. Default: none. After it [`ask`](crate::Context::ask) fails with
+    /// INPUT_TIMEOUT, which the agent may catch.
     pub fn expires_in(self, time: Duration) -> Self {
         Self { expires_in: Some(time), ..self }
     }
 
-    /// Its answer is not for everybody's eyes: front ends should not show it.
+    /// Marks the answer as sensitive: front ends should not show it.
     pub fn sensitive(self) -> Self {
         Self { sensitive: true, ..self }
     }
 
-    /// The call of a tool that waits for the answer, in the words of the model's provider.
+    /// The id of the model's tool call that waits for the answer.
     pub fn tool_call(self, id: impl Into<String>) -> Self {
         Self { tool_call_id: id.into(), ..self }
     }

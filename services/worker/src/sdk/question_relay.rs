@@ -1,5 +1,6 @@
-//! What a child asks, its parent asks as its own, so that the whole chain waits and any of it may
-//! be answered. Whichever answer comes first counts; what the child asks no longer is taken back.
+//! Relay of questions: an open question of a child task becomes a question of its parent, so that
+//! the whole chain waits and any task of it may be answered. The first answer counts; a question
+//! that the child has closed is withdrawn.
 
 use std::{future::poll_fn, sync::Arc, task::Poll};
 
@@ -20,21 +21,22 @@ use crate::{
     },
 };
 
-/// Where a waiting task shows its question, and all of them if there are several.
+/// Metadata keys of a waiting task: its question, and the list if there are several.
 const INTERRUPT: &str = "faultline.dev/interrupt";
 const INTERRUPTS: &str = "faultline.dev/interrupts";
 
-/// What an agent does itself about the questions of its child.
+/// Answers questions of a child inside the parent agent.
 pub(crate) type Hook<'a> =
     Arc<dyn Fn(Interrupt) -> BoxFuture<'a, Option<Answer>> + Send + Sync + 'a>;
 
-/// The questions of one child, asked by its parent.
+/// The open questions of one child, asked by its parent. Lives as long as the delegation is
+/// awaited.
 pub(crate) struct QuestionRelay<'c, 'a> {
     call: &'c Call<'a>,
     open: Vec<OpenQuestion<'c>>,
-    /// The last answer that was sent down, and what the child said to it.
+    /// The last answer that was sent to the child, and its rejection if there was one.
     last: Option<SentAnswer>,
-    /// Questions that the agent itself could not answer: they rise.
+    /// Questions for which an answer of the hook was rejected: they go to the caller.
     passed_up: Vec<String>,
 }
 
@@ -60,7 +62,8 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
         Self { call, open: Vec::new(), last: None, passed_up: Vec::new() }
     }
 
-    /// The message that answers a question of the waiting child. `None`: what it asks has changed.
+    /// The message that answers a question of the waiting child. `None`: its questions have
+    /// changed.
     pub(crate) async fn next_answer(
         &mut self,
         child: &a2a::Task,
@@ -84,7 +87,7 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
                 Ok(Some(message))
             }
             () = questions_changed(call, child, &questions) => {
-                // A task shows that it works for a moment between two questions.
+                // Between two questions a task is briefly working.
                 if let Ok(child) = call.send(call.message.clone(), true).await {
                     self.drop_withdrawn(&questions_of(&child));
                 }
@@ -93,25 +96,25 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
         }
     }
 
-    /// Whatever the child asks no longer.
+    /// Drops questions that the child has closed, which withdraws them.
     fn drop_withdrawn(&mut self, questions: &[Interrupt]) {
         self.open.retain(|asked| questions.iter().any(|q| q.key == asked.key));
     }
 
-    /// The question that was answered last, if its answer came from above.
+    /// The key of the question that was answered last, if the answer came from the caller.
     pub(crate) fn last_key(&self) -> Option<String> {
         let last = self.last.as_ref().filter(|last| last.source == AnsweredBy::Caller);
         last.map(|last| last.key.clone())
     }
 
-    /// The child did not take the last answer.
+    /// Records that the child rejected the last answer.
     pub(crate) fn refused(&mut self, failure: Failure) {
         if let Some(last) = &mut self.last {
             last.refusal = Some(failure);
         }
     }
 
-    /// An answer that was refused while its question stays open would be refused for ever.
+    /// While the question stays open, the same answer would be rejected again.
     fn check_refusal(&mut self, questions: &[Interrupt]) -> Result<(), Error> {
         let Some(SentAnswer { key, source, refusal: Some(failure) }) = self.last.take() else {
             return Ok(());
@@ -119,7 +122,10 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
         if questions.iter().any(|question| question.key == key) {
             match source {
                 AnsweredBy::Hook => {
-                    tracing::debug!(question = key, reason = %failure, "the answer does not fit");
+                    tracing::debug!(
+                        question = key, reason = %failure,
+                        "answer from the hook was rejected, relaying the question"
+                    );
                     self.passed_up.push(key);
                 }
                 AnsweredBy::Caller => return Err(failure.into()),
@@ -140,7 +146,7 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
             }
             let key = format!("{}/{}", call.key, question.key);
             match call.cx.ask_as(Interrupt { key, ..question }).await {
-                // The child's own clock decides, and then it asks no longer.
+                // The clock of the child decides, and the child then closes the question.
                 Err(error) if is_timeout(&error) => std::future::pending().await,
                 answer => answer.map(|answer| (answer, AnsweredBy::Caller)),
             }
@@ -148,7 +154,7 @@ impl<'c, 'a> QuestionRelay<'c, 'a> {
         OpenQuestion { key, answer: answer.boxed() }
     }
 
-    /// The first that is answered.
+    /// The first question that is answered.
     async fn answered(&mut self) -> (String, Result<(Answer, AnsweredBy), Error>) {
         poll_fn(|task| {
             for at in 0..self.open.len() {
@@ -166,8 +172,8 @@ fn is_timeout(error: &Error) -> bool {
     error.failure().is_some_and(|failure| failure.row() == &reason::INPUT_TIMEOUT)
 }
 
-/// Returns when the child asks something else than these. It may be answered or cancelled by
-/// others: it is a task like any other.
+/// Returns when the open questions of the child differ from `questions`. The child may be answered
+/// or cancelled by other callers.
 async fn questions_changed(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
     let mut pause = PAUSE_MIN;
     loop {
@@ -188,7 +194,7 @@ async fn watch_questions(
     let tenant = call.agent.clone();
     let id = child.id.clone();
     let request = a2a::SubscribeToTaskRequest { tenant, id };
-    // No span of its own: it lasts as long as somebody thinks.
+    // Without a span: the subscription lasts as long as a human thinks.
     let request = call.request(request, &call.cx.trace());
     let answer = call.client().subscribe_to_task(request).await?;
     let mut frames = answer.into_inner();
@@ -211,8 +217,8 @@ pub(crate) fn questions_of(task: &a2a::Task) -> Vec<Interrupt> {
     questions_in(task.status.as_ref(), task.metadata.as_ref())
 }
 
-/// What a task asks, oldest first; nothing unless it waits. A question that came without a record
-/// is read from its words.
+/// The open questions of a task, oldest first; empty unless the task waits. A question without a
+/// record is made from the status message.
 fn questions_in(status: Option<&a2a::TaskStatus>, metadata: Option<&Struct>) -> Vec<Interrupt> {
     let waits = |s: &&a2a::TaskStatus| {
         matches!(s.state(), TaskState::InputRequired | TaskState::AuthRequired)

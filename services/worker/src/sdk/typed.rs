@@ -1,5 +1,5 @@
-//! Errors of an agent's own types. A type that says how it fails is an [`AgentError`]; a type that
-//! cannot, because somebody else wrote it, is put into words by the offer's policy.
+//! Classification of errors: [`AgentError`] for types of the agent, and a policy of the offer for
+//! foreign types.
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
@@ -11,12 +11,12 @@ use faultline_proto::{
 
 use crate::Error;
 
-/// An error that says itself how it is to be told to callers. Everything has a default; what is not
-/// said here, its `Display` and its sources, goes to the log and nowhere else.
+/// An error type that describes its own failure record. Every method has a default. The `Display`
+/// text and the sources of the error go to the log and never to the caller.
 ///
-/// It reaches the caller typed when it is returned by [`typed`](TypedResult::typed), or by `?` and
-/// the offer [recognises](crate::Offer::recognise) its type, which then also finds it among the
-/// sources of another error.
+/// The record reaches the caller if the error is converted by [`typed`](TypedResult::typed), or by
+/// `?` while the offer [recognises](crate::Offer::recognise) its type. A recognised type is also
+/// found among the sources of another error.
 ///
 /// ```
 /// use std::time::Duration;
@@ -69,7 +69,7 @@ use crate::Error;
 /// # assert_eq!(failure.public_message, "There is no such order");
 /// ```
 pub trait AgentError: StdError {
-    /// A row of the table; the gRPC code and the HTTP status follow from it.
+    /// The reason, a row of the failure table; it determines the gRPC code and the HTTP status.
     fn reason(&self) -> &'static Reason {
         &reason::TASK_FAILED
     }
@@ -79,38 +79,38 @@ pub trait AgentError: StdError {
         None
     }
 
-    /// The class of the error in the application's words.
+    /// The application's own class of the error.
     fn error_type(&self) -> Option<Cow<'_, str>> {
         None
     }
 
-    /// Whether whoever called could go on without.
+    /// Whether the caller could continue without this result.
     fn recoverable(&self) -> bool {
         false
     }
 
-    /// What any caller may read; without it, the title of the reason.
+    /// The text that every caller may read. Default: the title of the reason.
     fn public_message(&self) -> Option<String> {
         None
     }
 
-    /// May the caller try the same again? Without this the reason decides.
+    /// Whether the caller may retry. Default: by the reason.
     fn retryable(&self) -> Option<bool> {
         None
     }
 
-    /// Not before this much time has passed.
+    /// The delay before a retry.
     fn retry_after(&self) -> Option<Duration> {
         None
     }
 
-    /// What a loop of a model and its tools should do about it. Without this the reason decides.
+    /// The advice for a loop of a language model and its tools. Default: by the reason.
     fn disposition(&self) -> Option<Disposition> {
         None
     }
 }
 
-/// A code of the application. Integers become their decimal text.
+/// A code of the application. An integer becomes its decimal text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code(String);
 
@@ -144,8 +144,9 @@ macro_rules! integer_codes {
 
 integer_codes!(i8 i16 i32 i64 u8 u16 u32 u64 isize usize);
 
-/// Turns the error of a result into one that says what its type says.
+/// Converts the error of a result by its [`AgentError`] implementation.
 pub trait TypedResult<T> {
+    /// Converts the error of the result.
     fn typed(self) -> Result<T, Error>;
 }
 
@@ -155,8 +156,8 @@ impl<T, E: AgentError> TypedResult<T> for Result<T, E> {
     }
 }
 
-/// Marks an error, of any type, as one that whoever called could go on without. Found wherever it
-/// stands among the sources of what an agent returns.
+/// Marks an error of any type as recoverable: the caller could continue without the result. The
+/// mark is found anywhere among the sources of an agent's error.
 ///
 /// ```
 /// use faultline_worker::{Error, MarkRecoverable, Severity};
@@ -171,6 +172,7 @@ impl<T, E: AgentError> TypedResult<T> for Result<T, E> {
 pub struct MarkRecoverable(Box<dyn StdError + Send + Sync>);
 
 impl MarkRecoverable {
+    /// Marks `error`.
     pub fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self(error.into())
     }
@@ -191,7 +193,7 @@ impl StdError for MarkRecoverable {
 type Recogniser = for<'a> fn(&'a (dyn StdError + 'static)) -> Option<&'a dyn AgentError>;
 type Normaliser = dyn Fn(&(dyn StdError + 'static)) -> Option<Error> + Send + Sync;
 
-/// How an offer puts errors into words that came as they are.
+/// The classification of errors by an offer. Fixed when the offer is made.
 #[derive(Default)]
 pub(crate) struct ErrorPolicy {
     recognisers: Vec<Recogniser>,
@@ -207,8 +209,7 @@ impl ErrorPolicy {
         self.normaliser = Some(by);
     }
 
-    /// What the error means, if anybody here knows. Recognised types first: they speak for
-    /// themselves.
+    /// The typed error, if a recogniser or the normaliser knows the error. Recognisers come first.
     pub(crate) fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Error> {
         let known = |e| self.recognisers.iter().find_map(|recognise| recognise(e));
         match sources(error).find_map(known) {
@@ -218,14 +219,14 @@ impl ErrorPolicy {
     }
 }
 
-/// The error and everything behind it.
+/// The error and all its sources.
 pub(crate) fn sources<'a>(
     error: &'a (dyn StdError + 'static),
 ) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// What the error says of itself.
+/// The failure record of an [`AgentError`].
 pub(crate) fn failure_of(error: &(impl AgentError + ?Sized)) -> Failure {
     let mut failure = Failure::new(error.reason());
     if let Some(text) = error.public_message() {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_are_text_and_integers_their_decimal_text() {
+    fn integer_codes_become_decimal_text() {
         let codes: [(Code, &str); 7] = [
             (40401_i32.into(), "40401"),
             ((-1_i64).into(), "-1"),
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_code_is_recoverable_or_not() {
+    fn same_code_may_be_recoverable_or_not() {
         for (recoverable, severity) in [(true, Severity::Recoverable), (false, Severity::Fatal)] {
             let error = Error::typed(&Order { recoverable, ..order(1) });
             let failure = error.failure().unwrap();
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_typed_error_keeps_its_own_words_for_the_log() {
+    fn typed_error_keeps_its_display_text_for_the_log() {
         let error = Err::<(), _>(order(1)).typed().unwrap_err();
         let failure = error.failure().unwrap();
         assert_eq!(failure.public_message, reason::TASK_FAILED.title);
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recognised_type_is_found_behind_others() {
+    fn recognised_type_is_found_among_the_sources() {
         let mut policy = ErrorPolicy::default();
         policy.recognise::<Order>();
         policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
@@ -334,11 +335,11 @@ mod tests {
         let private = failure.private().unwrap().for_log();
         assert_eq!(private, "cannot ship: cannot ship: order broke on host db-7");
         let other = Error::from("boom").classified(&policy);
-        assert_eq!(other.failure().unwrap().reason, "INTERNAL", "the last resort is the policy");
+        assert_eq!(other.failure().unwrap().reason, "INTERNAL", "the normaliser runs last");
     }
 
     #[test]
-    fn a_messy_error_is_put_into_words_and_stays_whole_for_the_log() {
+    fn normalised_error_is_typed_and_logged_in_full() {
         let mut policy = ErrorPolicy::default();
         policy.normalise(Box::new(|error| {
             let io = sources(error).find_map(|e| e.downcast_ref::<io::Error>())?;
@@ -360,22 +361,22 @@ mod tests {
             (Severity::Recoverable, "CACHE_MISS")
         );
         let other = Error::from(io::Error::other("x")).classified(&policy);
-        assert_eq!(other.failure().unwrap().reason, "UNKNOWN", "the policy may pass");
+        assert_eq!(other.failure().unwrap().reason, "UNKNOWN", "the normaliser may return nothing");
     }
 
     #[test]
-    fn what_was_said_is_not_put_into_other_words() {
+    fn typed_failures_are_not_normalised() {
         let mut policy = ErrorPolicy::default();
         policy.normalise(Box::new(|_| Some(Error::new(&reason::INTERNAL))));
-        let theirs = Failure::new(&reason::UNKNOWN).born_at(Default::default());
-        for said in [
+        let foreign = Failure::new(&reason::UNKNOWN).born_at(Default::default());
+        for typed in [
             Error::new(&reason::RATE_LIMITED),
             Error::from("boom").code(1),
-            Error::from(theirs),
+            Error::from(foreign),
             Error::typed(&order(1)),
         ] {
-            let before = said.failure().unwrap().id.clone();
-            assert_eq!(said.classified(&policy).failure().unwrap().id, before);
+            let before = typed.failure().unwrap().id.clone();
+            assert_eq!(typed.classified(&policy).failure().unwrap().id, before);
         }
     }
 }

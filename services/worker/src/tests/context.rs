@@ -1,4 +1,5 @@
-//! What agents do with their context, and what becomes of it.
+//! The context of an agent: reports, questions, checkpoints, failures and cancellation, as the
+//! coordinator sees them.
 
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use crate::{
     reason, runtime::attempts::AttemptTable,
 };
 
-/// An agent made of a function, for tests that need no more.
-struct With<F>(F);
+/// An agent made of a function.
+struct FnAgent<F>(F);
 
-impl<F, R> Agent for With<F>
+impl<F, R> Agent for FnAgent<F>
 where
     F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
@@ -36,7 +37,7 @@ where
     F: Fn(Context) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), Error>> + Send,
 {
-    Offer::new("under-test", With(run))
+    Offer::new("under-test", FnAgent(run))
 }
 
 pub(super) async fn start<F, R>(run: F) -> (Harness, Connection)
@@ -55,7 +56,7 @@ pub(super) fn failed(body: Option<&Body>) -> &v1::Failure {
 }
 
 #[tokio::test]
-async fn an_echo_is_all_that_was_sent() {
+async fn echo_returns_every_part_of_the_message() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let sent = Content::from("a")
         .and(serde_json::json!({"b": 1}))
@@ -71,12 +72,12 @@ async fn an_echo_is_all_that_was_sent() {
     assert_eq!(chunk.artifact.as_ref().unwrap().parts, sent.0);
     let echo = conn.hello.agents.iter().find(|a| a.name == "echo").unwrap();
     let card = echo.card.as_ref().unwrap();
-    assert!(card.default_input_modes.contains(&"*/*".to_owned()), "it takes anything");
+    assert!(card.default_input_modes.contains(&"*/*".to_owned()), "echo accepts every type");
     assert_eq!(card.default_output_modes, card.default_input_modes);
 }
 
 #[tokio::test]
-async fn an_agent_sees_its_task() {
+async fn agent_reads_its_task_from_the_context() {
     let (_harness, mut conn) = start(|cx| async move {
         assert_eq!((cx.attempt(), cx.context_id(), &*cx.text()), (1, "context", "hi"));
         assert!(cx.traceparent().starts_with("00-4bf92f3577b34da6a3ce929d0e0e4736-"));
@@ -100,8 +101,8 @@ async fn an_agent_sees_its_task() {
 }
 
 #[tokio::test]
-async fn a_policy_that_panics_fails_its_task_and_nothing_else() {
-    let unsure = offer(|_| async { Err("boom")? }).normalise(|_| panic!("what is this?"));
+async fn panic_in_the_error_policy_fails_one_task() {
+    let unsure = offer(|_| async { Err("boom")? }).normalise(|_| panic!("panic in the policy"));
     let (_harness, mut conn) = Harness::start(vec![unsure]).await;
     let task = conn.assign("under-test", "").await;
     let bodies = conn.until_final(&task).await;
@@ -112,7 +113,7 @@ async fn a_policy_that_panics_fails_its_task_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn an_unclassified_error_reaches_the_caller_masked() {
+async fn unclassified_error_is_masked_for_the_caller() {
     let (_harness, mut conn) = start(|_| async { Err("password=hunter2")? }).await;
     let task = conn.assign("under-test", "").await;
     let bodies = conn.until_final(&task).await;
@@ -132,7 +133,7 @@ async fn an_unclassified_error_reaches_the_caller_masked() {
 }
 
 #[tokio::test]
-async fn a_panic_fails_one_task_and_the_next_one_runs() {
+async fn panic_fails_one_task_and_the_next_one_runs() {
     let (_harness, mut conn) = start(|cx| async move {
         cx.status("still well").await?;
         assert_ne!(cx.text(), "hunter2");
@@ -144,14 +145,14 @@ async fn a_panic_fails_one_task_and_the_next_one_runs() {
     let failure = failed(bodies.last());
     assert_eq!(failure.reason, "AGENT_PANICKED");
     assert!(!format!("{failure:?}").contains("hunter2"));
-    assert!(matches!(bodies[0], Body::Status(_)), "what was said before is kept");
+    assert!(matches!(bodies[0], Body::Status(_)), "earlier reports are kept");
 
     let task = conn.assign("under-test", "fine").await;
     assert!(matches!(conn.until_final(&task).await.last(), Some(Body::Completed(_))));
 }
 
 #[tokio::test]
-async fn a_cancelled_agent_stops_at_its_next_call() {
+async fn cancelled_agent_stops_at_its_next_call() {
     let (_harness, mut conn) = start(|cx| async move {
         cx.status("waiting").await?;
         cx.cancelled().await;
@@ -168,7 +169,7 @@ async fn a_cancelled_agent_stops_at_its_next_call() {
 }
 
 #[tokio::test]
-async fn a_result_after_the_cancellation_does_not_count() {
+async fn result_after_a_cancellation_is_ignored() {
     let (_harness, mut conn) = start(|cx| async move {
         cx.status("waiting").await?;
         cx.cancelled().await;
@@ -192,7 +193,7 @@ async fn next_report(outgoings: &mut OutgoingStream) -> v1::Report {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() {
+async fn agent_that_ignores_cancellation_is_dropped_after_five_seconds() {
     let nowhere = Channel::without_token("http://127.0.0.1:1").unwrap();
     let table = AttemptTable::new(
         "w".into(),
@@ -216,7 +217,7 @@ async fn an_agent_that_ignores_its_cancellation_is_dropped_after_five_seconds() 
 }
 
 #[tokio::test]
-async fn a_question_waits_for_its_answer() {
+async fn question_waits_for_its_answer() {
     let (_harness, mut conn) = start(|cx| async move {
         let answer = cx.ask(Question::choice("Which?", ["a", "b"])).await?;
         cx.artifact("choice", answer.text()).await?;
@@ -247,7 +248,7 @@ async fn a_question_waits_for_its_answer() {
 }
 
 #[tokio::test]
-async fn a_later_attempt_gets_the_stored_answer_without_asking() {
+async fn stored_answer_is_returned_to_a_later_attempt() {
     let (_harness, mut conn) = start(|cx| async move {
         let answer = cx.ask(Question::approval("Go?").key("go")).await?;
         cx.artifact("said", answer.text()).await
@@ -271,7 +272,7 @@ async fn a_later_attempt_gets_the_stored_answer_without_asking() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
+async fn checkpoint_restores_bytes_and_question_counter() {
     let (_harness, mut conn) = start(|cx| async move {
         if cx.restored().is_none() {
             cx.ask("first?").await?;
@@ -303,7 +304,7 @@ async fn a_checkpoint_brings_back_the_bytes_and_the_count_of_questions() {
 }
 
 #[tokio::test]
-async fn settled_waits_until_everything_said_is_stored() {
+async fn settled_waits_until_all_reports_are_stored() {
     let (_harness, mut conn) = start(|cx| async move {
         cx.status("one").await?;
         cx.settled().await?;
@@ -317,7 +318,7 @@ async fn settled_waits_until_everything_said_is_stored() {
 }
 
 #[tokio::test]
-async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
+async fn oversized_content_is_rejected_before_it_is_sent() {
     let (_harness, mut conn) = start(|cx| async move {
         let large = vec![0_u8; limits::CHECKPOINT_BYTES_MAX];
         let refused = cx.checkpoint(large).await.unwrap_err();
@@ -337,7 +338,7 @@ async fn what_the_mesh_would_not_take_is_refused_to_the_agent() {
 }
 
 #[tokio::test]
-async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
+async fn failure_of_another_agent_gets_one_more_hop() {
     let (_harness, mut conn) = start(|_| async {
         let origin = v1::Origin { agent: "deep".into(), ..v1::Origin::default() };
         let theirs = faultline_proto::Failure::new(&reason::RATE_LIMITED).born_at(origin);
@@ -353,7 +354,7 @@ async fn a_failure_from_another_agent_is_passed_on_as_a_hop() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_never_offered_is_a_failed_task() {
+async fn assignment_of_an_unknown_agent_fails_the_task() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let task = conn.assign("nobody", "").await;
     let bodies = conn.until_final(&task).await;
@@ -361,7 +362,7 @@ async fn an_agent_that_was_never_offered_is_a_failed_task() {
 }
 
 #[tokio::test]
-async fn a_spawned_task_reports_at_once_and_not_after_the_end() {
+async fn spawned_task_reports_at_once_until_the_agent_ends() {
     let (send, mut leaked) = tokio::sync::mpsc::channel(1);
     let (_harness, mut conn) = start(move |cx| {
         let send = send.clone();

@@ -1,5 +1,5 @@
-//! A worker that has several coordinators to attach to, of which some break, leave, or are not
-//! there.
+//! A worker with several coordinators: failover, rebalance and drain, and coordinators that are not
+//! running.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use super::{
 };
 use crate::{Context, Error, Offer, ServiceError};
 
-/// The first of two that the worker chose, and the other.
+/// Two coordinators: the one that the worker chose first, and the other.
 struct Pair {
-    here: FakeCoordinator,
-    there: FakeCoordinator,
+    first: FakeCoordinator,
+    second: FakeCoordinator,
     worker: JoinHandle<Result<(), ServiceError>>,
 }
 
@@ -32,8 +32,8 @@ async fn start(offers: Vec<Offer>) -> (Pair, Connection) {
     let coordinators = format!("{},{}", one.address, other.address);
     let (_drain, worker) = start_worker_at(coordinators, offers, |_| {}).await;
     tokio::select! {
-        conn = one.welcomed() => (Pair { here: one, there: other, worker }, conn),
-        conn = other.welcomed() => (Pair { here: other, there: one, worker }, conn),
+        conn = one.welcomed() => (Pair { first: one, second: other, worker }, conn),
+        conn = other.welcomed() => (Pair { first: other, second: one, worker }, conn),
     }
 }
 
@@ -43,39 +43,42 @@ fn resuming(task: &Task) -> v1::Welcome {
 }
 
 #[tokio::test]
-async fn a_worker_whose_coordinator_breaks_goes_to_another_with_its_work_at_once() {
+async fn worker_moves_at_once_to_another_coordinator_after_a_break() {
     let (mut pair, mut conn) = start(vec![]).await;
     let task = conn.assign("script", "ask ready?; chunk done").await;
     assert!(matches!(conn.reports().await.last().unwrap().body, Some(Body::Ask(_))));
     let worker_id = conn.hello.worker_id.clone();
     let broke = Instant::now();
     drop(conn);
-    let mut conn = pair.there.attached().await;
-    assert!(broke.elapsed() < Duration::from_millis(50), "it paused: {:?}", broke.elapsed());
+    let mut conn = pair.second.attached().await;
+    assert!(broke.elapsed() < Duration::from_millis(50), "no pause: {:?}", broke.elapsed());
     assert_eq!((&conn.hello.worker_id, &conn.hello.held[..]), (&worker_id, &[task.held()][..]));
     conn.welcome(resuming(&task)).await;
     let again = conn.reports().await;
-    assert_eq!(again[0].number, 1, "nothing was acknowledged, so all is said again");
+    assert_eq!(again[0].number, 1, "unacknowledged reports are sent again");
     conn.ack(&task, again.len() as u32).await;
     conn.answer(&task, "ask-1", "yes").await;
     let last = conn.reports().await.pop().unwrap();
     assert!(matches!(last.body, Some(Body::Completed(_))));
 
-    // There is no other one left untried then than the first.
+    // Both were tried, so the first one is next.
     drop(conn);
-    pair.here.attached().await;
+    pair.first.attached().await;
 }
 
 #[tokio::test]
-async fn a_worker_goes_elsewhere_when_its_coordinator_sends_it_there() {
+async fn worker_moves_when_its_coordinator_drains_it() {
     let (mut pair, mut conn) = start(vec![]).await;
     let task = conn.assign("script", "ask ready?; chunk done").await;
     assert!(matches!(conn.reports().await.last().unwrap().body, Some(Body::Ask(_))));
     conn.send(to_worker::Body::Drain(v1::Drain {})).await;
-    let mut next = pair.there.attached().await;
-    assert_eq!(next.hello.held, [task.held()], "it keeps its work");
-    assert!(matches!(conn.next().await, Some(from_worker::Body::Drain(_))), "nothing more, please");
-    assert_eq!(conn.next().await, None, "and it does not hand its work back");
+    let mut next = pair.second.attached().await;
+    assert_eq!(next.hello.held, [task.held()], "the worker keeps its tasks");
+    assert!(
+        matches!(conn.next().await, Some(from_worker::Body::Drain(_))),
+        "the worker refuses new work"
+    );
+    assert_eq!(conn.next().await, None, "and hands nothing back");
     next.welcome(resuming(&task)).await;
     let again = next.reports().await;
     next.ack(&task, again.len() as u32).await;
@@ -85,7 +88,7 @@ async fn a_worker_goes_elsewhere_when_its_coordinator_sends_it_there() {
 }
 
 #[tokio::test]
-async fn what_a_coordinator_gave_before_a_worker_parts_goes_along() {
+async fn assignment_before_the_flush_barrier_moves_with_the_worker() {
     let (mut pair, mut conn) = start(vec![]).await;
     conn.fall_silent();
     conn.send(to_worker::Body::Drain(v1::Drain {})).await;
@@ -93,20 +96,20 @@ async fn what_a_coordinator_gave_before_a_worker_parts_goes_along() {
     let task = conn.assign("script", "ask ready?").await;
     conn.send(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
     conn.send(to_worker::Body::Heartbeat(v1::Heartbeat {})).await;
-    let next = pair.there.attached().await;
+    let next = pair.second.attached().await;
     assert_eq!(next.hello.held, [task.held()]);
 }
 
 #[tokio::test]
-async fn a_coordinator_that_no_longer_answers_is_left_all_the_same() {
+async fn worker_moves_without_an_answer_to_the_flush_barrier() {
     let (mut pair, conn) = start(vec![]).await;
     conn.fall_silent();
     conn.send(to_worker::Body::Drain(v1::Drain {})).await;
-    pair.there.attached().await;
+    pair.second.attached().await;
 }
 
 #[tokio::test]
-async fn without_another_a_worker_stays_to_the_end() {
+async fn worker_stays_if_there_is_no_other_coordinator() {
     let mut coordinator = FakeCoordinator::start().await;
     let (_drain, worker) = start_worker_at(coordinator.address.clone(), vec![], |_| {}).await;
     let mut conn = coordinator.welcomed().await;
@@ -119,11 +122,11 @@ async fn without_another_a_worker_stays_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_is_not_there_is_passed_over() {
+async fn unreachable_coordinator_is_skipped() {
     let mut coordinator = FakeCoordinator::start().await;
-    let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let unused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     for coordinators in
-        [format!("{nobody},{}", coordinator.address), format!("{},{nobody}", coordinator.address)]
+        [format!("{unused},{}", coordinator.address), format!("{},{unused}", coordinator.address)]
     {
         let (_drain, worker) = start_worker_at(coordinators, vec![], |_| {}).await;
         for _ in 0..5 {
@@ -135,7 +138,7 @@ async fn a_coordinator_that_is_not_there_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_delegation_follows_its_worker_to_another_coordinator() {
+async fn delegation_is_repeated_at_the_next_coordinator() {
     let delegates = |cx: Context| async move {
         let made = cx.delegate("other", "please").await?;
         cx.artifact("made", made.text()).await?;
@@ -144,16 +147,16 @@ async fn a_delegation_follows_its_worker_to_another_coordinator() {
     let (mut pair, mut conn) = start(vec![offer(delegates)]).await;
     let task = conn.assign("under-test", "").await;
     assert!(conn.slot_update(&task).await);
-    let sent = pair.here.sent().await;
+    let sent = pair.first.sent().await;
     let key = sent.header("faultline-key").unwrap().to_owned();
 
-    // The call moves with the worker, although nobody ends it here.
+    // The call moves with the worker before the old coordinator ends it.
     conn.send(to_worker::Body::Drain(v1::Drain {})).await;
-    let mut next = pair.there.attached().await;
+    let mut next = pair.second.attached().await;
     assert!(next.hello.held[0].waits);
     next.welcome(resuming(&task)).await;
     soon(sent.dropped()).await;
-    let again = soon(pair.there.sent()).await;
+    let again = soon(pair.second.sent()).await;
     assert_eq!(again.header("faultline-key"), Some(key.as_str()), "the same child is found");
     again.answer(Ok(completed("well")));
     let mut slots = 0;

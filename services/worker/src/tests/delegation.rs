@@ -1,4 +1,4 @@
-//! Agents that give work to other agents, and everything that may come of it.
+//! Delegation to other agents: results, failures, questions, slots and retries.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(super) fn child(state: TaskState, message: Option<a2a::Message>) -> a2a::Tas
     }
 }
 
-/// In two pieces, as if it had been streamed.
+/// A completed task with an artifact in two pieces, as if it had been streamed.
 pub(super) fn completed(text: &str) -> a2a::Task {
     let (start, end) = text.split_at(1);
     let parts = Content::from(start).and(end).0;
@@ -63,19 +63,19 @@ async fn delegates(cx: Context) -> Result<(), Error> {
 async fn delegating() -> (Harness, Connection, Task) {
     let (harness, mut conn) = start(delegates).await;
     let task = conn.assign("under-test", "").await;
-    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    assert!(conn.slot_update(&task).await, "the slot is released first");
     (harness, conn, task)
 }
 
-/// Gives the slot back to the agent and reads how its task ends.
+/// Grants the slot and reads the reports up to the final one.
 pub(super) async fn end(conn: &mut Connection, task: &Task) -> Vec<Body> {
-    assert!(!conn.slot_update(task).await, "it wants its slot");
+    assert!(!conn.slot_update(task).await, "the slot is requested");
     conn.grant_slot(task).await;
     conn.until_final(task).await
 }
 
 #[tokio::test]
-async fn work_is_sent_as_the_attempt_and_its_result_comes_back() {
+async fn delegation_sends_token_and_key_and_returns_the_result() {
     let (mut harness, mut conn, task) = delegating().await;
     let sent = harness.coordinator.sent().await;
     assert_eq!(sent.header("faultline-task"), Some("token-1"));
@@ -95,15 +95,15 @@ async fn work_is_sent_as_the_attempt_and_its_result_comes_back() {
 }
 
 #[tokio::test]
-async fn the_agent_does_not_go_on_without_its_slot() {
+async fn agent_waits_for_its_slot_across_a_reconnect() {
     let (mut harness, mut conn, task) = delegating().await;
     harness.coordinator.sent().await.answer(Ok(completed("done")));
     assert!(!conn.slot_update(&task).await);
-    // The next word is about another task: this one says nothing.
+    // The next report belongs to the other task: this one waits.
     let other = conn.assign("echo", "x").await;
     assert_eq!(conn.reports().await[0].task_id, other.id.to_string());
 
-    // The connection breaks meanwhile. The agent still waits, and asks again.
+    // After a reconnect the agent still waits and requests the slot again.
     drop(conn);
     let mut conn = harness.coordinator.attached().await;
     let held = conn.hello.held.iter().find(|held| held.task_id == task.id.to_string()).unwrap();
@@ -115,7 +115,7 @@ async fn the_agent_does_not_go_on_without_its_slot() {
 }
 
 #[tokio::test]
-async fn the_slot_comes_back_with_the_last_of_several() {
+async fn slot_is_requested_after_the_last_of_several_delegations() {
     let (mut harness, mut conn) = start(|cx| async move {
         let (a, b) = tokio::try_join!(
             cx.delegate("other", "a").key("a"),
@@ -144,7 +144,7 @@ async fn the_slot_comes_back_with_the_last_of_several() {
 }
 
 #[tokio::test]
-async fn a_failure_of_the_other_is_wrapped_once() {
+async fn failure_of_the_child_is_wrapped_once() {
     let (mut harness, mut conn, task) = delegating().await;
     let origin = Origin { agent: "deep".into(), ..Origin::default() };
     let theirs = Failure::new(&reason::RATE_LIMITED)
@@ -170,7 +170,7 @@ async fn a_failure_of_the_other_is_wrapped_once() {
 }
 
 #[tokio::test]
-async fn fault_of_the_mesh_in_a_call_has_the_coordinator_as_its_origin() {
+async fn mesh_fault_in_a_delegation_call_originates_at_the_coordinator() {
     for (row, service) in [
         (&reason::OVERLOADED, "coordinator"),
         (&reason::INTERNAL, "coordinator"),
@@ -188,7 +188,7 @@ async fn fault_of_the_mesh_in_a_call_has_the_coordinator_as_its_origin() {
 }
 
 #[tokio::test]
-async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
+async fn rejection_and_cancellation_are_failures_of_the_child() {
     let text = |text: &str| Some(super::fake_coordinator::user_message(text));
     for (state, message, expected) in [
         (TaskState::Rejected, text("not today"), ("TASK_REJECTED", "not today")),
@@ -207,7 +207,7 @@ async fn a_rejection_and_a_cancellation_are_failures_of_the_other() {
 }
 
 #[tokio::test]
-async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
+async fn rejected_delegation_call_is_a_failure_of_the_caller() {
     let (mut harness, mut conn, task) = delegating().await;
     let refused = Failure::new(&reason::DELEGATION_TOO_DEEP).because("17 is too deep");
     harness.coordinator.sent().await.answer(Err(refused));
@@ -219,7 +219,7 @@ async fn what_the_coordinator_refuses_is_a_failure_of_the_agent_itself() {
 }
 
 #[tokio::test]
-async fn a_child_in_no_known_state_is_not_asked_for_ever() {
+async fn child_in_an_unknown_state_fails_the_delegation() {
     let (mut harness, mut conn, task) = delegating().await;
     harness.coordinator.sent().await.answer(Ok(child(TaskState::Unspecified, None)));
     let bodies = end(&mut conn, &task).await;
@@ -229,14 +229,14 @@ async fn a_child_in_no_known_state_is_not_asked_for_ever() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_refused_for_now_is_made_once_more() {
+async fn rejected_call_with_a_delay_is_retried_once() {
     let (mut harness, mut conn, task) = delegating().await;
     let delay = Duration::from_millis(300);
     let full = || Failure::new(&reason::RATE_LIMITED).with_retry_after(delay);
     let refused = Instant::now();
     harness.coordinator.sent().await.answer(Err(full()));
     let again = harness.coordinator.sent().await;
-    assert!(refused.elapsed() >= delay, "not before it was told to");
+    assert!(refused.elapsed() >= delay, "not before the delay is over");
     assert_eq!(again.header("faultline-key"), Some("delegate-1"));
     again.answer(Err(full()));
     let bodies = end(&mut conn, &task).await;
@@ -245,12 +245,12 @@ async fn a_call_that_is_refused_for_now_is_made_once_more() {
 }
 
 #[tokio::test]
-async fn an_answer_that_came_second_is_told_so() {
+async fn late_answer_is_reported_as_superseded() {
     let (mut harness, mut conn, task) = delegating().await;
     harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
     assert!(matches!(conn.reports().await[0].body, Some(Body::Ask(_))));
     conn.answer(&task, "delegate-1/ask-1", "yes").await;
-    // In the same moment somebody has answered the child itself.
+    // The child has received another answer at the same time.
     harness.coordinator.sent().await.answer(Err(Failure::new(&reason::UNSUPPORTED_OPERATION)));
     harness.coordinator.sent().await.answer(Ok(completed("done")));
     assert!(!conn.slot_update(&task).await);
@@ -260,13 +260,13 @@ async fn an_answer_that_came_second_is_told_so() {
         Body::Status(message) => message.metadata.as_ref(),
         _ => None,
     });
-    let told = told.expect("it is told").fields["faultline.dev/superseded"].clone();
+    let told = told.expect("superseded is reported").fields["faultline.dev/superseded"].clone();
     assert!(json::value_to_json(&told)["interruptId"] == "delegate-1/ask-1", "{told:?}");
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
 }
 
 #[tokio::test]
-async fn questions_that_change_all_the_time_are_not_looked_at_all_the_time() {
+async fn changing_questions_are_polled_with_a_growing_pause() {
     let (mut harness, _wire, _task) = delegating().await;
     let began = Instant::now();
     for _ in 0..4 {
@@ -279,7 +279,7 @@ async fn questions_that_change_all_the_time_are_not_looked_at_all_the_time() {
 }
 
 #[tokio::test]
-async fn a_call_that_broke_off_is_made_again_under_the_same_key() {
+async fn interrupted_call_is_repeated_under_the_same_key() {
     let (mut harness, mut conn, task) = delegating().await;
     for broken in [&reason::UNAVAILABLE, &reason::OUTCOME_UNKNOWN, &reason::STORE_UNAVAILABLE] {
         let sent = harness.coordinator.sent().await;
@@ -294,7 +294,7 @@ async fn a_call_that_broke_off_is_made_again_under_the_same_key() {
 }
 
 #[tokio::test]
-async fn a_stop_drops_the_call() {
+async fn stop_drops_the_delegation_call() {
     let (mut harness, mut conn, task) = delegating().await;
     let sent = harness.coordinator.sent().await;
     conn.cancel(&task).await;
@@ -304,7 +304,7 @@ async fn a_stop_drops_the_call() {
 }
 
 #[tokio::test]
-async fn an_agent_that_waits_no_longer_says_nothing_without_a_slot() {
+async fn agent_that_stops_waiting_needs_a_slot_to_report() {
     let (mut harness, mut conn) = start(|cx| async move {
         tokio::select! {
             _ = cx.delegate("other", "x") => unreachable!("it never ends"),
@@ -326,7 +326,7 @@ async fn an_agent_that_waits_no_longer_says_nothing_without_a_slot() {
 }
 
 #[tokio::test]
-async fn a_question_rises_as_it_is_and_its_answer_descends() {
+async fn question_is_relayed_unchanged_and_its_answer_passed_down() {
     let (mut harness, mut conn, task) = delegating().await;
     harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
     let reports = conn.reports().await;
@@ -343,7 +343,7 @@ async fn a_question_rises_as_it_is_and_its_answer_descends() {
     assert_eq!(sent.message().task_id, CHILD);
     assert_eq!(sent.message().parts, Content::from("yes").0);
 
-    // Whether it arrived is not known. The child is asked how it stands, and the human is not.
+    // The outcome is unknown: the child is queried, and the human is not asked again.
     sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
     let sent = harness.coordinator.sent().await;
     assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
@@ -358,7 +358,7 @@ async fn a_question_rises_as_it_is_and_its_answer_descends() {
 }
 
 #[tokio::test]
-async fn a_question_that_somebody_else_answered_is_taken_back() {
+async fn question_answered_at_the_child_is_withdrawn() {
     let (mut harness, mut conn, task) = delegating().await;
     harness.coordinator.sent().await.answer(Ok(asking("ask-1")));
     assert!(matches!(conn.reports().await[0].body, Some(Body::Ask(_))));
@@ -376,7 +376,7 @@ async fn a_question_that_somebody_else_answered_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_successor_counts_on_from_the_checkpoint() {
+async fn delegation_counter_continues_from_the_checkpoint() {
     let (mut harness, mut conn) = start(|cx| async move {
         if cx.restored().is_none() {
             cx.delegate("other", "1").await?;
@@ -416,7 +416,7 @@ async fn a_successor_counts_on_from_the_checkpoint() {
 }
 
 #[tokio::test]
-async fn a_key_that_no_header_can_carry_is_refused() {
+async fn key_with_non_ascii_characters_is_rejected() {
     let (_harness, mut conn) = start(|cx| async move {
         cx.delegate("other", "x").key("köy").await?;
         Ok(())

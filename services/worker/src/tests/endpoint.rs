@@ -1,4 +1,4 @@
-//! The coordinator's A2A door for one test: what the worker sends is answered by the test.
+//! A2A endpoint of the fake coordinator: the test answers the messages that the worker sends.
 
 use std::pin::Pin;
 
@@ -11,7 +11,7 @@ use futures::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tonic::{Request, Response, Status, metadata::MetadataMap};
 
-/// A message that the worker sent, and waits for the answer of.
+/// A message of the worker that waits for its answer.
 pub(super) struct SentMessage {
     metadata: MetadataMap,
     pub(super) request: a2a::SendMessageRequest,
@@ -31,7 +31,7 @@ impl SentMessage {
         self.answer.send(answer).expect("the worker waits");
     }
 
-    /// Returns when the worker does not wait any longer.
+    /// Returns when the worker has dropped the call.
     pub(super) async fn dropped(mut self) {
         self.answer.closed().await;
     }
@@ -41,7 +41,7 @@ pub(super) struct A2aEndpoint {
     pub(super) sent: mpsc::Sender<SentMessage>,
     /// The ids of tasks that the worker cancelled.
     pub(super) cancelled: mpsc::Sender<String>,
-    /// Frames for whoever watches a task; one watcher at a time.
+    /// Frames for the subscriber of a task; one subscriber at a time.
     pub(super) watched: tokio::sync::Mutex<mpsc::Receiver<a2a::StreamResponse>>,
 }
 

@@ -1,5 +1,4 @@
-//! What operators read of a failure: one line in the log. What its span says is in
-//! `tests/failures/spans.rs`.
+//! The log line of a failure. `tests/failures/spans.rs` covers its span.
 
 use std::{io, sync::Arc};
 
@@ -40,12 +39,12 @@ impl Agent for Leaky {
 }
 
 #[tokio::test]
-async fn a_failure_is_logged_once_and_whole() {
+async fn failure_is_logged_once_and_in_full() {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
-    // For the whole process: tracing caches per call site whether anybody listens, and with a
-    // subscriber for this thread alone another test's thread could answer that with no.
+    // Global, because tracing caches the interest of each call site: with a subscriber for this
+    // thread alone, a thread of another test could disable the call site.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let (_harness, mut conn) = Harness::start(vec![Offer::new("leaky", Leaky)]).await;
     let task = conn.assign("leaky", "").await;

@@ -1,5 +1,5 @@
-//! A coordinator for one test: a real server on a free port that does only what the test says,
-//! except that it answers heartbeats.
+//! A fake coordinator: a real server on a free port that answers heartbeats and otherwise does only
+//! the actions of the test.
 
 use std::{
     sync::{
@@ -29,9 +29,9 @@ use crate::tests::endpoint::{A2aEndpoint, SentMessage};
 use crate::{Config, Offer, Service, ServiceError, Worker};
 use faultline_chassis::Drain;
 
-/// Waits for what must come, but not for ever.
-pub(super) async fn soon<T>(what: impl Future<Output = T>) -> T {
-    timeout(Duration::from_secs(10), what).await.expect("it should have happened by now")
+/// Awaits a future for 10 seconds at most.
+pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(Duration::from_secs(10), future).await.expect("nothing happened within 10 s")
 }
 
 pub(super) struct FakeCoordinator {
@@ -73,7 +73,7 @@ impl FakeCoordinator {
         Self { address, connections, sent, cancelled, watched, server }
     }
 
-    /// The next message that an agent sends to another.
+    /// The next message that an agent sends to another agent.
     pub(super) async fn sent(&mut self) -> SentMessage {
         soon(self.sent.recv()).await.unwrap()
     }
@@ -83,7 +83,7 @@ impl FakeCoordinator {
         soon(self.cancelled.recv()).await.unwrap()
     }
 
-    /// Tells whoever watches a task that it has come so far.
+    /// Sends a snapshot of a task to its subscriber.
     pub(super) async fn show(&self, task: a2a::Task) {
         let payload = Some(a2a::stream_response::Payload::Task(task));
         self.watched.send(a2a::StreamResponse { payload }).await.unwrap();
@@ -172,7 +172,7 @@ impl Connection {
         self.send(to_worker::Body::Welcome(welcome)).await;
     }
 
-    /// From now on not even heartbeats are answered.
+    /// From now on nothing is answered, not even heartbeats.
     pub(super) fn fall_silent(&self) {
         self.mute.store(true, Ordering::Relaxed);
     }
@@ -209,12 +209,12 @@ impl Connection {
         .await;
     }
 
-    /// The next thing the worker says; `None`: it closed the connection.
+    /// The next message of the worker; `None`: the worker closed the connection.
     pub(super) async fn next(&mut self) -> Option<from_worker::Body> {
         soon(self.received.recv()).await
     }
 
-    /// The worker says next whether the slot of `task` goes back.
+    /// The next message, a slot update of `task`: whether the slot is released.
     pub(super) async fn slot_update(&mut self, task: &Task) -> bool {
         match self.next().await {
             Some(from_worker::Body::Slot(slot)) => {
@@ -239,7 +239,7 @@ impl Connection {
         }
     }
 
-    /// All reports of `task`, acknowledged, up to and with the final one.
+    /// All reports of `task`, acknowledged, up to the final one.
     pub(super) async fn until_final(&mut self, task: &Task) -> Vec<report::Body> {
         let mut bodies = Vec::new();
         loop {
@@ -261,7 +261,7 @@ pub(super) fn is_final(body: &report::Body) -> bool {
     matches!(body, Completed(_) | Failed(_) | Rejected(_) | Message(_) | Released(_) | Stopped(_))
 }
 
-/// A task as the fake coordinator knows it.
+/// A task of the fake coordinator.
 pub(super) struct Task {
     pub(super) id: TaskId,
     pub(super) attempt: u32,
@@ -305,7 +305,7 @@ pub(super) fn user_message(text: &str) -> a2a::Message {
     }
 }
 
-/// A worker with both built-in agents and those of the test, and the coordinator it is attached to.
+/// A worker with both built-in agents and those of the test, attached to a fake coordinator.
 pub(super) struct Harness {
     pub(super) coordinator: FakeCoordinator,
     pub(super) drain: Drain,
@@ -327,7 +327,7 @@ impl Harness {
         (Self { coordinator, drain, running }, conn)
     }
 
-    /// The worker's own end.
+    /// The result of the worker.
     pub(super) async fn ended(&mut self) -> Result<(), ServiceError> {
         soon(&mut self.running).await.unwrap()
     }
@@ -347,7 +347,7 @@ pub(super) async fn start_worker(
     start_worker_at(coordinator.address.clone(), offers, change).await
 }
 
-/// The same with these coordinators.
+/// Starts a worker with these coordinators.
 pub(super) async fn start_worker_at(
     coordinator: String,
     offers: Vec<Offer>,

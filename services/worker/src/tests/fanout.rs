@@ -1,4 +1,4 @@
-//! Agents that give work to several others at once.
+//! Fan-out: results, failures and cancellation of branches.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ async fn fanning(how: fn(Fanout<'_>) -> Fanout<'_>) -> (Harness, Connection, Tas
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    assert!(conn.slot_update(&task).await, "the slot is released first");
     (harness, conn, task)
 }
 
@@ -54,7 +54,7 @@ fn running(id: &str) -> a2a::Task {
     a2a::Task { id: id.into(), ..child(TaskState::Working, None) }
 }
 
-/// What the agent wrote at the end, and what it tolerated before.
+/// The artifact of the agent, and the reasons that it tolerated before.
 fn made(bodies: &[Body]) -> (String, Vec<&str>) {
     let mut tolerated = Vec::new();
     for body in bodies {
@@ -74,7 +74,7 @@ fn made(bodies: &[Body]) -> (String, Vec<&str>) {
 }
 
 #[tokio::test]
-async fn all_of_them_do_it_under_stable_keys() {
+async fn branches_have_stable_keys_and_results_keep_their_order() {
     let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
     let mut sent = branches(&mut harness).await;
     for (agent, at) in [("a", 0), ("b", 1), ("c", 2)] {
@@ -83,7 +83,7 @@ async fn all_of_them_do_it_under_stable_keys() {
         assert_eq!(branch.header("faultline-task"), Some("token-1"));
         assert_eq!(branch.message().parts, Content::from("please").0);
     }
-    // Whatever the order of their ends, results come in that of the branches.
+    // The results are in the order of the branches, not of their ends.
     for (agent, text) in [("c", "33"), ("a", "11"), ("b", "22")] {
         sent.remove(agent).unwrap().answer(Ok(completed(text)));
     }
@@ -92,11 +92,11 @@ async fn all_of_them_do_it_under_stable_keys() {
 }
 
 #[tokio::test]
-async fn enough_results_are_enough_and_the_failed_one_is_tolerated() {
+async fn failed_branch_is_tolerated_with_enough_results() {
     let (mut harness, mut conn, task) = fanning(|f| f.at_least(2)).await;
     let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
-    // Another task runs to its end meanwhile: by then the failure has arrived too.
+    // By the end of another task the failure has arrived too.
     let other = conn.assign("echo", "x").await;
     conn.until_final(&other).await;
     sent.remove("c").unwrap().answer(Ok(completed("33")));
@@ -107,14 +107,14 @@ async fn enough_results_are_enough_and_the_failed_one_is_tolerated() {
 }
 
 #[tokio::test]
-async fn the_first_result_cancels_the_others() {
+async fn first_result_cancels_the_other_branches() {
     let (mut harness, mut conn, task) = fanning(|f| f.first()).await;
     let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(completed("22")));
     for loser in sent.into_values() {
         soon(loser.dropped()).await;
     }
-    // The losers' tasks are found by their keys, without waiting for them.
+    // The remaining tasks are found by their keys, without waiting for their ends.
     for _ in 0..2 {
         let again = harness.coordinator.sent().await;
         let agent = again.request.tenant.clone();
@@ -128,11 +128,11 @@ async fn the_first_result_cancels_the_others() {
     cancelled.sort();
     assert_eq!(cancelled, ["task-a", "task-c"]);
     let bodies = end(&mut conn, &task).await;
-    assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "a loser did not fail");
+    assert_eq!(made(&bodies), ("b=22".to_owned(), vec![]), "a cancelled branch is no failure");
 }
 
 #[tokio::test]
-async fn too_few_results_fail_with_what_became_of_each() {
+async fn too_few_results_fail_and_name_each_branch() {
     let (mut harness, mut conn, task) = fanning(|f| f.at_least(2)).await;
     let mut sent = branches(&mut harness).await;
     sent.remove("a").unwrap().answer(Ok(completed("11")));
@@ -153,7 +153,7 @@ async fn too_few_results_fail_with_what_became_of_each() {
 }
 
 #[tokio::test]
-async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
+async fn failed_branch_keeps_the_results_of_the_others() {
     let (mut harness, mut conn) = start(|cx: Context| async move {
         let few = cx.fanout("please").to("a").to("b").to("c").await.unwrap_err();
         let made: Vec<_> = few.results.iter().map(|b| (&*b.agent, b.made.text())).collect();
@@ -163,10 +163,10 @@ async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    assert!(conn.slot_update(&task).await, "the slot is released first");
     let mut sent = branches(&mut harness).await;
     sent.remove("b").unwrap().answer(Ok(broken("b", &reason::RATE_LIMITED)));
-    // Another task runs to its end meanwhile: by then the failure has arrived too.
+    // By the end of another task the failure has arrived too.
     let other = conn.assign("echo", "x").await;
     conn.until_final(&other).await;
     sent.remove("a").unwrap().answer(Ok(completed("11")));
@@ -178,7 +178,31 @@ async fn one_that_fails_first_does_not_cost_the_results_of_the_others() {
 }
 
 #[tokio::test]
-async fn a_stop_ends_all_branches_at_once() {
+async fn branch_with_an_unknown_outcome_makes_the_fan_out_not_retryable() {
+    for (row, retryable) in [
+        (&reason::UNAVAILABLE, true),
+        (&reason::TASK_TIMEOUT, false),
+        (&reason::RECONNECT_EXHAUSTED, false),
+    ] {
+        let (mut harness, mut conn) = start(|cx: Context| async move {
+            let few = cx.fanout("please").to("a").to("b").to("c").await.unwrap_err();
+            Err::<(), Error>(few.into())
+        })
+        .await;
+        let task = conn.assign("under-test", "").await;
+        assert!(conn.slot_update(&task).await, "the slot is released first");
+        let mut sent = branches(&mut harness).await;
+        sent.remove("a").unwrap().answer(Ok(broken("a", &reason::RATE_LIMITED)));
+        sent.remove("b").unwrap().answer(Ok(broken("b", row)));
+        sent.remove("c").unwrap().answer(Ok(completed("33")));
+        let bodies = end(&mut conn, &task).await;
+        let failure = failed(bodies.last());
+        assert_eq!(failure.retryable, Some(retryable), "{}", row.name);
+    }
+}
+
+#[tokio::test]
+async fn stop_drops_all_branches_at_once() {
     let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
     let sent = branches(&mut harness).await;
     conn.cancel(&task).await;
@@ -190,7 +214,7 @@ async fn a_stop_ends_all_branches_at_once() {
 }
 
 #[tokio::test]
-async fn a_successor_joins_the_same_branches() {
+async fn next_attempt_joins_the_same_branches() {
     let (mut harness, mut conn, task) = fanning(|f| f.all()).await;
     let first = branches(&mut harness).await;
     conn.cancel(&task).await;
@@ -210,7 +234,7 @@ async fn a_successor_joins_the_same_branches() {
 }
 
 #[tokio::test]
-async fn a_loser_of_an_earlier_attempt_did_not_fail() {
+async fn branch_cancelled_by_an_earlier_attempt_is_no_failure() {
     let (mut harness, mut conn, task) = fanning(|f| f.first()).await;
     let mut sent = branches(&mut harness).await;
     for loser in ["a", "c"] {
@@ -221,7 +245,7 @@ async fn a_loser_of_an_earlier_attempt_did_not_fail() {
     let other = conn.assign("echo", "x").await;
     conn.until_final(&other).await;
     sent.remove("b").unwrap().answer(Ok(completed("22")));
-    // They have ended, so there is nothing to cancel but to look.
+    // Both tasks have ended, so they are only looked up.
     for _ in 0..2 {
         harness.coordinator.sent().await.answer(Ok(child(TaskState::Canceled, None)));
     }
@@ -230,7 +254,7 @@ async fn a_loser_of_an_earlier_attempt_did_not_fail() {
 }
 
 #[tokio::test]
-async fn a_fan_out_that_makes_no_sense_is_refused_before_anything_is_sent() {
+async fn invalid_fanout_is_rejected_before_anything_is_sent() {
     type How = fn(&Context) -> Fanout<'_>;
     let cases: [(How, &str); 3] = [
         (|cx| cx.fanout("x"), "at least one agent"),

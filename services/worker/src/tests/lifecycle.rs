@@ -1,4 +1,4 @@
-//! The life of attempts and connections: what is sent when, again, or never.
+//! Life cycle of attempts and connections: acknowledgement, reconnect, flow control and drain.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,7 +12,7 @@ use super::fake_coordinator::{FakeCoordinator, Harness, soon, start_worker};
 use crate::{Agent, Context, Error, Offer, ServiceError};
 
 #[tokio::test]
-async fn an_echo_costs_one_message_each_way() {
+async fn echo_costs_one_message_each_way() {
     let (mut harness, mut conn) = Harness::start(vec![]).await;
     assert_eq!(conn.hello.name, "test-worker");
     assert_eq!(conn.hello.slots, 64);
@@ -31,7 +31,7 @@ async fn an_echo_costs_one_message_each_way() {
     assert_eq!(chunk.artifact.unwrap().parts, crate::Content::from("hello").0);
     assert!(!chunk.append && chunk.last_chunk && completed.message.is_none());
 
-    // Held until acknowledged, and not any longer.
+    // An attempt is held until its final report is acknowledged.
     drop(conn);
     let conn = harness.coordinator.attached().await;
     assert_eq!(conn.hello.held, [task.held()]);
@@ -41,10 +41,10 @@ async fn an_echo_costs_one_message_each_way() {
     assert_eq!(harness.coordinator.attached().await.hello.held, []);
 }
 
-/// Says one status for every permit.
-struct Counting(Arc<Semaphore>);
+/// Reports one status for each permit.
+struct StatusAgent(Arc<Semaphore>);
 
-impl Agent for Counting {
+impl Agent for StatusAgent {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         for n in 1.. {
             self.0.acquire().await?.forget();
@@ -55,9 +55,9 @@ impl Agent for Counting {
 }
 
 #[tokio::test]
-async fn a_broken_connection_resends_exactly_what_was_not_acknowledged() {
+async fn reconnect_resends_exactly_the_unacknowledged_reports() {
     let permits = Arc::new(Semaphore::new(0));
-    let offer = Offer::new("counting", Counting(Arc::clone(&permits)));
+    let offer = Offer::new("counting", StatusAgent(Arc::clone(&permits)));
     let (mut harness, mut conn) = Harness::start(vec![offer]).await;
     let task = conn.assign("counting", "").await;
     let mut before = Vec::new();
@@ -68,7 +68,7 @@ async fn a_broken_connection_resends_exactly_what_was_not_acknowledged() {
     conn.ack(&task, 1).await;
     let worker_id = conn.hello.worker_id.clone();
 
-    // While there is no connection, the agent works on.
+    // Without a connection the agent continues.
     drop(conn);
     permits.add_permits(2);
     let mut conn = harness.coordinator.attached().await;
@@ -87,10 +87,10 @@ async fn a_broken_connection_resends_exactly_what_was_not_acknowledged() {
     assert_eq!(conn.reports().await[0].number, 6);
 }
 
-/// Tells when it was begun and when it was dropped.
-struct Watched(Arc<Semaphore>, Arc<Semaphore>);
+/// Signals its start and its drop.
+struct DropAgent(Arc<Semaphore>, Arc<Semaphore>);
 
-impl Agent for Watched {
+impl Agent for DropAgent {
     async fn run(&self, _: &Context) -> Result<(), Error> {
         struct OnDrop(Arc<Semaphore>);
 
@@ -107,10 +107,10 @@ impl Agent for Watched {
 }
 
 #[tokio::test]
-async fn what_the_coordinator_wants_forgotten_is_dropped_without_a_word() {
+async fn attempt_that_is_not_resumed_is_dropped_without_a_report() {
     let begun = Arc::new(Semaphore::new(0));
     let dropped = Arc::new(Semaphore::new(0));
-    let offer = Offer::new("watched", Watched(Arc::clone(&begun), Arc::clone(&dropped)));
+    let offer = Offer::new("watched", DropAgent(Arc::clone(&begun), Arc::clone(&dropped)));
     let (mut harness, conn) = Harness::start(vec![offer]).await;
     let task = conn.assign("watched", "").await;
     soon(begun.acquire()).await.unwrap().forget();
@@ -121,7 +121,7 @@ async fn what_the_coordinator_wants_forgotten_is_dropped_without_a_word() {
     conn.welcome(v1::Welcome { heartbeat_ms: 500, forget, ..v1::Welcome::default() }).await;
     soon(dropped.acquire()).await.unwrap().forget();
 
-    // Nothing is held and nothing was said: the next word is about the next task.
+    // Nothing is held and nothing was sent: the next report belongs to the next task.
     let next = conn.assign("echo", "x").await;
     assert_eq!(conn.reports().await[0].task_id, next.id.to_string());
     drop(conn);
@@ -129,9 +129,9 @@ async fn what_the_coordinator_wants_forgotten_is_dropped_without_a_word() {
 }
 
 #[tokio::test]
-async fn an_agent_far_ahead_of_its_acknowledgements_has_to_wait() {
+async fn agent_waits_when_too_many_reports_are_unacknowledged() {
     let permits = Arc::new(Semaphore::new(200));
-    let offer = Offer::new("counting", Counting(Arc::clone(&permits)));
+    let offer = Offer::new("counting", StatusAgent(Arc::clone(&permits)));
     let (_harness, mut conn) = Harness::start(vec![offer]).await;
     let task = conn.assign("counting", "").await;
     assert_eq!(conn.reports().await.len(), 64);
@@ -141,7 +141,7 @@ async fn an_agent_far_ahead_of_its_acknowledgements_has_to_wait() {
 }
 
 #[tokio::test]
-async fn a_coordinator_that_falls_silent_is_left() {
+async fn worker_reconnects_after_missed_heartbeats() {
     let mut coordinator = FakeCoordinator::start().await;
     let (_drain, _running) = start_worker(&coordinator, vec![], |_| {}).await;
     let conn = coordinator.attached().await;
@@ -152,7 +152,7 @@ async fn a_coordinator_that_falls_silent_is_left() {
 }
 
 #[tokio::test]
-async fn a_hello_that_can_never_be_right_ends_the_worker() {
+async fn permanently_rejected_hello_ends_the_worker() {
     let failure = Failure::new(&reason::INVALID_ARGUMENT).because("no such thing");
     let coordinator = FakeCoordinator::refusing_attach(failure).await;
     let (_drain, running) = start_worker(&coordinator, vec![], |_| {}).await;
@@ -161,7 +161,7 @@ async fn a_hello_that_can_never_be_right_ends_the_worker() {
 }
 
 #[tokio::test]
-async fn a_draining_worker_finishes_what_it_can() {
+async fn draining_worker_finishes_its_tasks() {
     let (mut harness, mut conn) = Harness::start(vec![]).await;
     let task = conn.assign("script", "ask ready?; chunk done").await;
     assert!(matches!(conn.reports().await.last().unwrap().body, Some(Body::Ask(_))));
@@ -179,7 +179,7 @@ async fn a_draining_worker_finishes_what_it_can() {
 }
 
 #[tokio::test]
-async fn a_draining_worker_hands_back_the_rest() {
+async fn draining_worker_hands_back_tasks_after_the_limit() {
     let short = Duration::from_millis(100);
     let (mut harness, mut conn) = Harness::start_with(vec![], |s| s.drain_timeout = short).await;
     let hanging = conn.assign("script", "say x; hang").await;
@@ -191,7 +191,7 @@ async fn a_draining_worker_hands_back_the_rest() {
     let reports = conn.reports().await;
     assert!(matches!(reports[0].body, Some(Body::Released(_))), "{reports:?}");
 
-    // What comes too late is handed back before it begins.
+    // A late assignment is handed back before its agent starts.
     let late = conn.assign("script", "say y").await;
     let reports = conn.reports().await;
     assert!(matches!(reports[0].body, Some(Body::Released(_))), "{reports:?}");
@@ -203,7 +203,7 @@ async fn a_draining_worker_hands_back_the_rest() {
 }
 
 #[tokio::test]
-async fn an_idle_worker_without_a_coordinator_still_leaves() {
+async fn idle_worker_without_a_coordinator_drains_at_once() {
     let coordinator = FakeCoordinator::start().await;
     let address = coordinator.address.clone();
     drop(coordinator);
@@ -213,7 +213,7 @@ async fn an_idle_worker_without_a_coordinator_still_leaves() {
         ..crate::Config::default()
     };
     let service = config.bind().await.unwrap();
-    assert!(service.drain_timeout > Duration::from_secs(5), "it must not take that long");
+    assert!(service.drain_timeout > Duration::from_secs(5), "the test would not notice the limit");
     let drain = faultline_chassis::Drain::new();
     drain.start();
     let left = tokio::time::timeout(Duration::from_secs(5), service.run(drain)).await;

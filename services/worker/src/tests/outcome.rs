@@ -1,4 +1,4 @@
-//! Outcomes of delegations as a model is told them.
+//! Outcomes of delegations as text for a language model.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{Content, Context, Error, sdk::content::text_of};
 
-/// Says what became of the other, as a tool would tell its model.
-async fn tells(cx: Context) -> Result<(), Error> {
+/// Replies with the outcome, as a tool would return it to its model.
+async fn reply_with_outcome(cx: Context) -> Result<(), Error> {
     let delegation = cx.delegate("other", "please").outcome();
     let outcome = match &*cx.text() {
         "strict" => delegation.strict().await?,
@@ -29,9 +29,9 @@ async fn tells(cx: Context) -> Result<(), Error> {
 }
 
 async fn telling(how: &str) -> (Harness, Connection, Task) {
-    let (harness, mut conn) = start(tells).await;
+    let (harness, mut conn) = start(reply_with_outcome).await;
     let task = conn.assign("under-test", how).await;
-    assert!(conn.slot_update(&task).await, "the slot goes back first");
+    assert!(conn.slot_update(&task).await, "the slot is released first");
     (harness, conn, task)
 }
 
@@ -58,7 +58,7 @@ fn broken(reason: &'static Reason) -> a2a::Task {
 }
 
 #[tokio::test]
-async fn every_outcome_has_its_words() {
+async fn outcome_text_names_state_and_task() {
     use TaskState::{AuthRequired, Canceled, Completed, Failed, InputRequired, Rejected};
     for (answer, expected) in [
         (Ok(completed("17 degrees")), "[COMPLETED] 17 degrees"),
@@ -80,7 +80,7 @@ async fn every_outcome_has_its_words() {
 }
 
 #[tokio::test]
-async fn our_own_patience_is_its_own_outcome_and_ends_the_other() {
+async fn timeout_is_an_outcome_and_cancels_the_child() {
     let (mut harness, mut conn, task) = telling("timeout").await;
     soon(harness.coordinator.sent().await.dropped()).await;
     let again = harness.coordinator.sent().await;
@@ -92,7 +92,7 @@ async fn our_own_patience_is_its_own_outcome_and_ends_the_other() {
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_for_the_other() {
+async fn stop_does_not_wait_for_the_child() {
     let (mut harness, mut conn, task) = telling("").await;
     let sent = harness.coordinator.sent().await;
     conn.cancel(&task).await;
@@ -102,7 +102,7 @@ async fn a_stop_does_not_wait_for_the_other() {
 }
 
 #[tokio::test]
-async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
+async fn answer_to_a_task_is_retried_under_the_same_key() {
     let (mut harness, mut conn) = start(|cx: Context| async move {
         let outcome = cx.delegate("other", "yes").to_task(CHILD).outcome().await?;
         cx.reply(outcome.to_string()).await
@@ -114,7 +114,7 @@ async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
     let key = Some("delegate-1");
     assert_eq!((sent.message().task_id.as_str(), sent.header("faultline-key")), (CHILD, key));
     assert_eq!(sent.message().parts, Content::from("yes").0);
-    // Whether it arrived is not known: the same again, under the same key.
+    // The outcome is unknown: the call is repeated under the same key.
     sent.answer(Err(Failure::new(&reason::OUTCOME_UNKNOWN)));
     let again = harness.coordinator.sent().await;
     assert_eq!(again.header("faultline-key"), key);
@@ -123,7 +123,7 @@ async fn an_answer_goes_to_the_task_that_asked_and_may_be_repeated() {
 }
 
 #[tokio::test]
-async fn an_answer_names_its_question() {
+async fn answer_names_its_question() {
     let (mut harness, mut conn) = start(|cx: Context| async move {
         let asked = cx.delegate("other", "please").outcome().await?;
         cx.delegate("other", "yes").answering(&asked).outcome().await?;
@@ -133,7 +133,7 @@ async fn an_answer_names_its_question() {
     let task = conn.assign("under-test", "").await;
     assert!(conn.slot_update(&task).await);
     harness.coordinator.sent().await.answer(Ok(asking("ask-7")));
-    assert!(!conn.slot_update(&task).await, "it wants its slot");
+    assert!(!conn.slot_update(&task).await, "the slot is requested");
     conn.grant_slot(&task).await;
     let sent = harness.coordinator.sent().await;
     let named = answer::Reply::read(sent.message()).unwrap().interrupt_id;
@@ -141,7 +141,7 @@ async fn an_answer_names_its_question() {
 }
 
 #[tokio::test]
-async fn only_what_says_so_ends_a_lenient_run() {
+async fn lenient_run_ends_only_on_an_abort_disposition() {
     let told = |failure: Failure| async move {
         let (mut harness, mut conn, task) = telling("").await;
         harness.coordinator.sent().await.answer(Ok(record(&failure, TaskState::Failed)));
@@ -156,7 +156,7 @@ async fn only_what_says_so_ends_a_lenient_run() {
 }
 
 #[tokio::test]
-async fn a_strict_run_ends_where_no_other_argument_would_help() {
+async fn strict_run_ends_on_permanent_failures() {
     for (reason, ends, model_retry) in [
         (&reason::INVALID_ARGUMENT, true, true),
         (&reason::WORKER_LOST, true, false),

@@ -1,4 +1,5 @@
-//! What agents ask, and what comes back: several at once, noes, nothing, and what makes no sense.
+//! Questions to humans: several at once, refusals, expiry, invalid schemas, and the relay of
+//! questions of a child.
 
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ async fn answer(
     conn.send(to_worker::Body::Answer(answer)).await;
 }
 
-/// The next reports, one word each.
-async fn said(conn: &mut Connection) -> Vec<String> {
+/// The next reports in short form.
+async fn next_reports(conn: &mut Connection) -> Vec<String> {
     let reports = conn.reports().await.into_iter().map(|report| match report.body.unwrap() {
         Body::Ask(question) => format!("ask {}", question.key),
         Body::Withdrawn(question) => format!("withdraw {}", question.key),
@@ -47,7 +48,7 @@ async fn said(conn: &mut Connection) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn several_are_open_at_once_and_answered_in_any_order() {
+async fn questions_may_be_open_at_once_and_answered_in_any_order() {
     let (_harness, mut conn) = start(|cx| async move {
         let first = async {
             let answer = cx.ask(Question::input("Name?").key("name")).await?;
@@ -61,15 +62,19 @@ async fn several_are_open_at_once_and_answered_in_any_order() {
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert_eq!(said(&mut conn).await, ["ask name", "ask town"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask name", "ask town"]);
     conn.answer(&task, "town", "Bern").await;
-    assert_eq!(said(&mut conn).await, ["artifact Bern"], "seen beside the open question");
+    assert_eq!(
+        next_reports(&mut conn).await,
+        ["artifact Bern"],
+        "reported beside the open question"
+    );
     conn.answer(&task, "name", "Ada").await;
-    assert_eq!(said(&mut conn).await, ["artifact Ada", "completed"]);
+    assert_eq!(next_reports(&mut conn).await, ["artifact Ada", "completed"]);
 }
 
 #[tokio::test]
-async fn a_question_that_is_dropped_is_taken_back_and_no_other() {
+async fn dropped_question_is_withdrawn_and_no_other() {
     let (_harness, mut conn) = start(|cx| async move {
         let kept = cx.ask(Question::input("Kept?").key("kept"));
         let dropped = async {
@@ -81,14 +86,14 @@ async fn a_question_that_is_dropped_is_taken_back_and_no_other() {
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert_eq!(said(&mut conn).await, ["ask kept", "ask dropped"]);
-    assert_eq!(said(&mut conn).await, ["withdraw dropped"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask kept", "ask dropped"]);
+    assert_eq!(next_reports(&mut conn).await, ["withdraw dropped"]);
     conn.answer(&task, "kept", "yes").await;
-    assert_eq!(said(&mut conn).await, ["completed"]);
+    assert_eq!(next_reports(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
-async fn one_key_is_one_question_however_many_wait_for_it() {
+async fn question_key_is_asked_once_for_several_waiters() {
     let (_harness, mut conn) = start(|cx| async move {
         let ask = || cx.ask(Question::input("Well?").key("k"));
         let brief = tokio::time::timeout(Duration::from_millis(20), ask());
@@ -99,14 +104,14 @@ async fn one_key_is_one_question_however_many_wait_for_it() {
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert_eq!(said(&mut conn).await, ["ask k"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask k"]);
     tokio::time::sleep(Duration::from_millis(50)).await;
     conn.answer(&task, "k", "yes").await;
-    assert_eq!(said(&mut conn).await, ["completed"], "taken back by none while others wait");
+    assert_eq!(next_reports(&mut conn).await, ["completed"], "not withdrawn while a future waits");
 }
 
 #[tokio::test]
-async fn the_three_actions_and_the_fields_reach_the_agent() {
+async fn answer_actions_and_fields_reach_the_agent() {
     let (_harness, mut conn) = start(|cx| async move {
         let port = json!({"type": "object", "properties": {
             "port": {"type": "integer", "maximum": 65535},
@@ -127,20 +132,20 @@ async fn the_three_actions_and_the_fields_reach_the_agent() {
     })
     .await;
     let task = conn.assign("under-test", "").await;
-    assert_eq!(said(&mut conn).await, ["ask ask-1"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask ask-1"]);
     let fields = a2a::Message { parts: Content::from(json!({"port": 8080})).0, ..user_message("") };
     answer(&conn, &task, "ask-1", fields, AnswerAction::Accept).await;
-    assert_eq!(said(&mut conn).await, ["ask ask-2"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask ask-2"]);
     let no = a2a::Message {
         metadata: Some(answer::record("ask-2", AnswerAction::Decline)),
         ..user_message("no")
     };
     answer(&conn, &task, "ask-2", no, AnswerAction::Decline).await;
-    assert_eq!(said(&mut conn).await, ["ask ask-3"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask ask-3"]);
     answer(&conn, &task, "ask-3", a2a::Message::default(), AnswerAction::Dismiss).await;
-    assert_eq!(said(&mut conn).await, ["ask ask-4"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask ask-4"]);
     conn.answer(&task, "ask-4", "yes").await;
-    assert_eq!(said(&mut conn).await, ["completed"]);
+    assert_eq!(next_reports(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
@@ -159,7 +164,7 @@ async fn approval_is_read_from_the_boolean_field_or_from_plain_text() {
             "b": {"type": "boolean"},
         }});
         let unclear = cx.ask(Question::approval("Which?").schema(two)).await?;
-        assert!(!unclear.approved(), "two booleans and none of them is called approved");
+        assert!(!unclear.approved(), "two booleans, none of them named approved");
         for expected in [true, false, false] {
             assert_eq!(cx.ask("Deploy?").await?.approved(), expected);
         }
@@ -169,22 +174,22 @@ async fn approval_is_read_from_the_boolean_field_or_from_plain_text() {
     let task = conn.assign("under-test", "").await;
     let fields = [json!({"confirm": true}), json!({"confirm": false}), json!({"a": true})];
     for (at, fields) in (1..).zip(fields) {
-        assert_eq!(said(&mut conn).await, [format!("ask ask-{at}")]);
+        assert_eq!(next_reports(&mut conn).await, [format!("ask ask-{at}")]);
         let message = a2a::Message { parts: Content::from(fields).0, ..user_message("") };
         answer(&conn, &task, &format!("ask-{at}"), message, AnswerAction::Accept).await;
     }
     for (at, words) in (4..).zip([" YES", "no", "yes, if you must"]) {
-        assert_eq!(said(&mut conn).await, [format!("ask ask-{at}")]);
+        assert_eq!(next_reports(&mut conn).await, [format!("ask ask-{at}")]);
         conn.answer(&task, &format!("ask-{at}"), words).await;
     }
-    assert_eq!(said(&mut conn).await, ["completed"]);
+    assert_eq!(next_reports(&mut conn).await, ["completed"]);
 }
 
 #[tokio::test]
-async fn a_question_that_expired_is_an_error_that_may_be_caught() {
+async fn expired_question_is_an_error_that_may_be_caught() {
     let (_harness, mut conn) = start(|cx| async move {
         let question = Question::input("Now?").expires_in(Duration::from_secs(60));
-        let error = cx.ask(question).await.expect_err("nobody answers");
+        let error = cx.ask(question).await.expect_err("the question expires");
         assert_eq!(error.failure().unwrap().reason, "INPUT_TIMEOUT");
         cx.ask("Later?").await.map(drop)
     })
@@ -196,14 +201,14 @@ async fn a_question_that_expired_is_an_error_that_may_be_caught() {
     let to = asked.expires_at.unwrap();
     assert_eq!(to.seconds - from.seconds, 60);
     answer(&conn, &task, "ask-1", a2a::Message::default(), AnswerAction::Expire).await;
-    assert_eq!(said(&mut conn).await, ["ask ask-2"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask ask-2"]);
     answer(&conn, &task, "ask-2", a2a::Message::default(), AnswerAction::Expire).await;
     let reports = conn.reports().await;
     assert_eq!(failed(reports[0].body.as_ref()).reason, "INPUT_TIMEOUT");
 }
 
 #[tokio::test]
-async fn a_question_that_nobody_could_answer_is_not_asked() {
+async fn invalid_question_is_not_asked() {
     let (_harness, mut conn) = start(|cx| async move {
         let deep = json!({"type": "object", "properties": {"a": {"type": "object"}}});
         for (schema, field) in [(deep, "schema.properties.a.type"), (json!([1]), "schema")] {
@@ -215,7 +220,7 @@ async fn a_question_that_nobody_could_answer_is_not_asked() {
         let ask = |n: usize| cx.ask(Question::input("?").key(n.to_string()));
         let mut open: futures::stream::FuturesUnordered<_> =
             (0..=limits::OPEN_QUESTIONS_MAX).map(ask).collect();
-        open.next().await.expect("one of them comes back").map(drop)
+        open.next().await.expect("one of them fails").map(drop)
     })
     .await;
     let task = conn.assign("under-test", "").await;
@@ -227,11 +232,11 @@ async fn a_question_that_nobody_could_answer_is_not_asked() {
         withdrawn += usize::from(matches!(body, Body::Withdrawn(_)));
     }
     let most = limits::OPEN_QUESTIONS_MAX;
-    assert_eq!((asked, withdrawn), (most, most), "and all are taken back");
+    assert_eq!((asked, withdrawn), (most, most), "and all are withdrawn");
     assert_eq!(failed(bodies.last()).reason, "RESOURCE_EXHAUSTED");
 }
 
-/// A child that asks all of these.
+/// A child with these open questions.
 fn asking_all(keys: &[&str]) -> a2a::Task {
     let record = |key: &&str| {
         let question = Interrupt { key: (*key).into(), ..Interrupt::default() };
@@ -249,31 +254,31 @@ fn answered(message: &a2a::Message) -> (String, AnswerAction) {
 }
 
 #[tokio::test]
-async fn all_that_a_child_asks_rises_and_each_answer_finds_its_question() {
+async fn questions_of_a_child_are_relayed_and_answered_one_by_one() {
     let (mut harness, mut conn) =
         start(|cx| async move { cx.delegate("other", "please").key("c").await.map(drop) }).await;
     let task = conn.assign("under-test", "").await;
     assert!(conn.slot_update(&task).await);
     harness.coordinator.sent().await.answer(Ok(asking_all(&["x", "y", "z"])));
-    assert_eq!(said(&mut conn).await, ["ask c/x", "ask c/y", "ask c/z"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask c/x", "ask c/y", "ask c/z"]);
     answer(&conn, &task, "c/y", user_message("no"), AnswerAction::Decline).await;
     let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("y".to_owned(), AnswerAction::Decline));
     assert_eq!(sent.message().task_id, CHILD);
-    // Meanwhile somebody has answered `x`, and the child has something new to ask.
+    // Meanwhile `x` was answered elsewhere, and the child asks a new question.
     sent.answer(Ok(asking_all(&["z", "new"])));
-    assert_eq!(said(&mut conn).await, ["withdraw c/x", "ask c/new"]);
+    assert_eq!(next_reports(&mut conn).await, ["withdraw c/x", "ask c/new"]);
     conn.answer(&task, "c/new", "1").await;
     let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("new".to_owned(), AnswerAction::Accept));
     sent.answer(Ok(completed("done")));
     assert!(!conn.slot_update(&task).await);
-    assert_eq!(said(&mut conn).await, ["withdraw c/z"]);
+    assert_eq!(next_reports(&mut conn).await, ["withdraw c/z"]);
     conn.grant_slot(&task).await;
-    assert_eq!(said(&mut conn).await, ["completed"]);
+    assert_eq!(next_reports(&mut conn).await, ["completed"]);
 }
 
-async fn hooked() -> (Harness, Connection, Task) {
+async fn delegating_with_hook() -> (Harness, Connection, Task) {
     let (harness, mut conn) = start(|cx| async move {
         let made = cx.delegate("other", "please").key("c").answer_with(async |question| {
             (question.key != "human").then(|| Answer::new(json!({"for": question.key})))
@@ -287,14 +292,14 @@ async fn hooked() -> (Harness, Connection, Task) {
 }
 
 #[tokio::test]
-async fn an_agent_may_answer_its_child_and_what_it_leaves_rises() {
-    let (mut harness, mut conn, task) = hooked().await;
+async fn hook_answers_some_questions_and_the_rest_is_relayed() {
+    let (mut harness, mut conn, task) = delegating_with_hook().await;
     harness.coordinator.sent().await.answer(Ok(asking_all(&["own", "human"])));
     let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("own".to_owned(), AnswerAction::Accept));
     assert_eq!(sent.message().parts, Content::from(json!({"for": "own"})).0);
     sent.answer(Ok(asking("human")));
-    assert_eq!(said(&mut conn).await, ["ask c/human"], "and only that");
+    assert_eq!(next_reports(&mut conn).await, ["ask c/human"], "and no other");
     conn.answer(&task, "c/human", "yes").await;
     let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()).0, "human");
@@ -302,19 +307,19 @@ async fn an_agent_may_answer_its_child_and_what_it_leaves_rises() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_agent_that_does_not_fit_leaves_the_question_to_people() {
-    let (mut harness, mut conn, _task) = hooked().await;
+async fn question_is_relayed_after_an_invalid_answer_of_the_hook() {
+    let (mut harness, mut conn, _task) = delegating_with_hook().await;
     harness.coordinator.sent().await.answer(Ok(asking("own")));
     let refused = Failure::new(&reason::INVALID_PARAMS).because("answer.port: is required");
     harness.coordinator.sent().await.answer(Err(refused));
     let again = harness.coordinator.sent().await;
-    assert_eq!(again.header("faultline-key"), Some("c"), "how does the child stand?");
+    assert_eq!(again.header("faultline-key"), Some("c"), "the state of the child is queried");
     again.answer(Ok(asking("own")));
-    assert_eq!(said(&mut conn).await, ["ask c/own"]);
+    assert_eq!(next_reports(&mut conn).await, ["ask c/own"]);
 }
 
 #[tokio::test]
-async fn a_child_that_is_started_is_awaited_later() {
+async fn started_child_is_awaited_later() {
     let (mut harness, mut conn) = start(|cx| async move {
         let child = cx.delegate("other", "please").start().await?;
         cx.artifact(child.id(), "is its name").await?;
@@ -327,11 +332,15 @@ async fn a_child_that_is_started_is_awaited_later() {
     assert!(sent.request.configuration.as_ref().unwrap().return_immediately);
     assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
     sent.answer(Ok(asking("k")));
-    assert_eq!(said(&mut conn).await, [format!("artifact {CHILD}")], "with its slot");
+    assert_eq!(
+        next_reports(&mut conn).await,
+        [format!("artifact {CHILD}")],
+        "the slot is still held"
+    );
     let sent = harness.coordinator.sent().await;
     assert_eq!(answered(sent.message()), ("k".to_owned(), AnswerAction::Decline));
     sent.answer(Ok(asking("k")));
-    assert!(conn.slot_update(&task).await, "now it waits");
+    assert!(conn.slot_update(&task).await, "the slot is released");
     let sent = harness.coordinator.sent().await;
     assert_eq!(sent.header("faultline-key"), Some("delegate-1"));
     sent.answer(Ok(completed("done")));

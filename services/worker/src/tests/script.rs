@@ -16,7 +16,7 @@ async fn run(conn: &mut Connection, script: &str) -> Vec<Body> {
 }
 
 #[tokio::test]
-async fn it_says_and_writes_what_it_is_told() {
+async fn script_reports_statuses_and_artifacts() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "say one; chunk a; chunk b; artifact f \"x;y\"; data {\"n\": [1]}";
     let bodies = run(&mut conn, script).await;
@@ -43,7 +43,7 @@ async fn it_says_and_writes_what_it_is_told() {
 }
 
 #[tokio::test]
-async fn a_message_is_bare_only_when_it_comes_first() {
+async fn message_is_bare_only_as_the_first_instruction() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let bodies = run(&mut conn, "message hi").await;
     let [Body::Message(message)] = bodies.as_slice() else { panic!("{bodies:?}") };
@@ -56,7 +56,7 @@ async fn a_message_is_bare_only_when_it_comes_first() {
 }
 
 #[tokio::test]
-async fn it_fails_as_it_is_told() {
+async fn script_fails_with_the_given_options() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "fail CANCELLED code=7 text=\"no; more\" retryable=true retry_after=2s times=1";
     let task = conn.assign("script", script).await;
@@ -66,7 +66,7 @@ async fn it_fails_as_it_is_told() {
     assert_eq!((failure.public_message.as_str(), failure.retryable), ("no; more", Some(true)));
     assert_eq!(failure.retry_after.unwrap().seconds, 2);
 
-    // Only the first attempt does.
+    // Only the first attempt fails.
     let task = task.successor();
     conn.send(to_worker::Body::Assign(task.assign())).await;
     assert!(matches!(conn.until_final(&task).await.last(), Some(Body::Completed(_))));
@@ -79,7 +79,7 @@ async fn it_fails_as_it_is_told() {
 }
 
 #[tokio::test]
-async fn harmful_verbs_need_drills() {
+async fn harmful_instructions_need_drills() {
     let mut coordinator = FakeCoordinator::start().await;
     let config = Config {
         coordinator: coordinator.address.clone(),
@@ -101,7 +101,7 @@ async fn harmful_verbs_need_drills() {
 }
 
 #[tokio::test]
-async fn nothing_runs_of_a_script_that_cannot_be_read() {
+async fn invalid_script_runs_nothing() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let bodies = run(&mut conn, "say one\nslep 2s").await;
     let [Body::Failed(failure)] = bodies.as_slice() else { panic!("{bodies:?}") };
@@ -112,7 +112,7 @@ async fn nothing_runs_of_a_script_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn a_successor_goes_on_from_the_last_answer() {
+async fn next_attempt_continues_after_the_last_answer() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let script =
         "chunk a; ask Who?; chunk $answer; ask \"And $answer?\"; data {\"x\": \"$answer!\"}";
@@ -124,7 +124,7 @@ async fn a_successor_goes_on_from_the_last_answer() {
     let Some(Body::Ask(asked)) = &reports[2].body else { panic!("{reports:?}") };
     assert_eq!((asked.key.as_str(), asked.prompt.as_str()), ("ask-2", "And me?"));
 
-    // The first worker is lost after the second question was answered.
+    // The first worker is lost after the second answer.
     let task = task.successor();
     let answers = [("ask-1", "me"), ("ask-2", "you")];
     let answers = answers.map(|(key, text)| v1::Answered {
@@ -145,14 +145,14 @@ async fn a_successor_goes_on_from_the_last_answer() {
     else {
         panic!("{bodies:?}")
     };
-    assert!(chunk.append, "the coordinator knows what was there");
+    assert!(chunk.append, "the coordinator has the earlier chunk");
     assert_eq!(chunk.artifact.as_ref().unwrap().parts, Content::from("me").0);
     let expected = Content::from(serde_json::json!({"x": "you!"})).0;
     assert_eq!(data.artifact.as_ref().unwrap().parts, expected);
 }
 
 #[tokio::test]
-async fn what_fails_in_a_try_is_caught_and_nothing_else() {
+async fn try_catches_failures_and_no_rejection() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "try { say a; try { fail INTERNAL } else { fail NOT_FOUND }; say never } \
                   else { say $failure }; say end";
@@ -168,13 +168,13 @@ async fn what_fails_in_a_try_is_caught_and_nothing_else() {
     assert!(matches!(bodies.last(), Some(Body::Completed(_))), "{bodies:?}");
     let bodies = run(&mut conn, "try { say a } else { say b }; fail INTERNAL").await;
     assert_eq!(said(&bodies), ["a"]);
-    assert!(matches!(bodies.last(), Some(Body::Failed(_))), "the try is over: {bodies:?}");
+    assert!(matches!(bodies.last(), Some(Body::Failed(_))), "the try has ended: {bodies:?}");
     let bodies = run(&mut conn, "try { reject no } else { say b }").await;
     assert!(matches!(bodies.last(), Some(Body::Rejected(_))), "{bodies:?}");
 }
 
 #[tokio::test]
-async fn a_successor_knows_that_it_is_inside_of_a_try() {
+async fn next_attempt_continues_inside_a_try() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let script = "try { checkpoint; sleep 10m; fail INTERNAL } else { say $failure }";
     let task = conn.assign("script", script).await;
@@ -192,7 +192,7 @@ async fn a_successor_knows_that_it_is_inside_of_a_try() {
 }
 
 #[tokio::test]
-async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
+async fn artifacts_of_a_delegated_task_are_copied_and_saved() {
     let (mut harness, mut conn) = Harness::start(vec![]).await;
     let task = conn.assign("script", "delegate other { chunk $answer; data {\"a\": 1} }").await;
     let mut bodies = Vec::new();
@@ -244,7 +244,7 @@ async fn what_a_delegated_task_made_is_put_on_this_one_and_saved() {
 }
 
 #[tokio::test]
-async fn a_sleep_is_cut_short_by_its_cancellation() {
+async fn cancellation_interrupts_a_sleep() {
     let (_harness, mut conn) = Harness::start(vec![]).await;
     let task = conn.assign("script", "sleep 10m; say never").await;
     assert_eq!(conn.reports().await.len(), 1);

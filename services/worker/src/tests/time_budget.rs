@@ -1,4 +1,4 @@
-//! What an agent knows of its time.
+//! Time budget of a task, as its agent reads it.
 
 use faultline_proto::{
     id::TaskId,
@@ -12,7 +12,7 @@ use super::{
 use crate::sdk::content::text_parts;
 
 #[tokio::test]
-async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
+async fn remaining_time_is_updated_by_an_answer() {
     let (_harness, mut conn) = start(|cx| async move {
         let before = cx.remaining().unwrap_or_default();
         cx.ask("well?").await?;
@@ -41,5 +41,5 @@ async fn an_agent_sees_what_is_left_of_its_time_also_after_an_answer() {
     let text = text_parts(&chunk.artifact.as_ref().unwrap().parts).collect::<String>();
     let left: Vec<u64> = text.split(' ').map(|ms| ms.parse().unwrap()).collect();
     assert!((30_000..=60_000).contains(&left[0]), "{text}");
-    assert!((60_001..=90_000).contains(&left[1]), "the coordinator knows best: {text}");
+    assert!((60_001..=90_000).contains(&left[1]), "the coordinator is authoritative: {text}");
 }

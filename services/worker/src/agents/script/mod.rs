@@ -1,5 +1,5 @@
-//! `script`: does what its message says. It exists to make every way a task can go happen on
-//! demand, for demonstrations, tests and bug reports.
+//! `script`: a fault-injection agent that runs the instructions in its message. For demonstrations,
+//! tests and bug reports.
 //!
 //! # The language
 #![doc = include_str!("language.md")]
@@ -12,12 +12,12 @@ use crate::{Agent, Context, Error, Offer, Skill, reason};
 
 pub use parse::{Fail, Instruction, Script, ScriptError};
 
-struct Scripted {
-    /// Whether `abort`, `panic` and `hang` do what they say.
+struct ScriptAgent {
+    /// Whether `abort`, `panic` and `hang` take effect.
     drills: bool,
 }
 
-impl Agent for Scripted {
+impl Agent for ScriptAgent {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let script: Script = cx.text().parse().map_err(|error: ScriptError| {
             let text = error.to_string();
@@ -29,12 +29,13 @@ impl Agent for Scripted {
     }
 }
 
-/// `drills`: whether `abort`, `panic` and `hang` do what they say. Without it they fail the task.
+/// Offers the agent. `drills`: whether `abort`, `panic` and `hang` take effect; otherwise they fail
+/// the task.
 pub fn offer(drills: bool) -> Offer {
-    let skill = Skill::new("script", "Script", "Runs the instructions it is sent, one by one");
-    Offer::new("script", Scripted { drills })
+    let skill = Skill::new("script", "Script", "Runs the instructions in the message, one by one");
+    Offer::new("script", ScriptAgent { drills })
         .drill()
-        .description("Does what its message says: speaks, waits, asks, delegates, fails")
+        .description("Runs the instructions in its message: report, wait, ask, delegate, fail")
         .skill(
             skill
                 .tag("test")
@@ -49,8 +50,8 @@ pub fn offer(drills: bool) -> Offer {
         .may_answer_with_message()
 }
 
-/// The language, one example an instruction. It kills workers and hangs for ever on demand, so it
-/// is not for everybody to read.
+/// The language with one example for each instruction. Part of the extended card only, because
+/// `abort` and `hang` harm workers.
 fn reference() -> Skill {
     let skill = Skill::new("reference", "Reference", include_str!("language.md"));
     EXAMPLES.iter().fold(skill.tag("test"), |skill, example| skill.example(*example))
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_example_can_be_read() {
+    fn all_examples_are_valid_scripts() {
         for example in EXAMPLES {
             assert!(example.parse::<Script>().is_ok(), "{example}");
         }

@@ -1,5 +1,5 @@
-//! From the text of a script to its instructions. Pure: it reads everything or says what it could
-//! not read, and runs nothing.
+//! Parser of scripts: text to instructions. Pure: it returns all instructions or the first syntax
+//! error, and runs nothing.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -9,19 +9,20 @@ use super::split::{Piece, block, pieces, unquote, word};
 use crate::reason::{self, Reason};
 
 const TEXT_CHARS_MAX: usize = 60;
-/// How deep `try` may stand in `try`: each level is read once more than the one around it.
+/// Limit for nested `try`: each level is parsed once more than the level around it.
 const TRY_DEPTH_MAX: usize = 16;
 const INSTRUCTIONS: &str = "one of say, chunk, artifact, data, sleep, ask, auth, delegate, \
                             fanout, try, checkpoint, message, reject, fail, panic, abort, hang";
 
-/// A script that can be run. Blocks are laid out one after the other, so that a place in the script
-/// is a number.
+/// A parsed script. Blocks are laid out one after the other, so that an index identifies a
+/// position.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
     pub instructions: Vec<Instruction>,
 }
 
-/// One step. Texts still hold their `$answer` and `$failure`: they are replaced when the step runs.
+/// One instruction. Its texts still contain `$answer` and `$failure`, which are replaced when the
+/// instruction runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instruction {
     Say(String),
@@ -37,23 +38,23 @@ pub enum Instruction {
     Sleep(Duration),
     Ask(String),
     Auth(String),
-    /// The script is the other agent's business, as written.
+    /// The script is passed on unparsed.
     Delegate {
         agent: String,
         script: String,
     },
-    /// Likewise, for several agents.
+    /// Like `Delegate`, for several agents.
     Fanout {
-        /// How many of them have to do it; `None`: all.
+        /// Number of agents that have to succeed; `None`: all.
         required: Option<usize>,
         agents: Vec<String>,
         script: String,
     },
-    /// If a step fails before the `EndTry` that belongs to it, go on at `otherwise`.
+    /// Continue at `otherwise` if an instruction before the matching `EndTry` fails.
     Try {
         otherwise: usize,
     },
-    /// Nothing failed: go on at `end`.
+    /// Nothing failed: continue at `end`.
     EndTry {
         end: usize,
     },
@@ -66,7 +67,7 @@ pub enum Instruction {
     Hang,
 }
 
-/// How a `fail` fails.
+/// The options of a `fail` instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fail {
     pub reason: &'static Reason,
@@ -76,16 +77,16 @@ pub struct Fail {
     pub retryable: Option<bool>,
     pub recoverable: Option<bool>,
     pub retry_after: Option<Duration>,
-    /// Only this many first attempts fail; `None`: all.
+    /// Only the first `times` attempts fail; `None`: all.
     pub times: Option<u32>,
 }
 
-/// What of a script could not be read.
+/// A syntax error of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptError {
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// The instruction as written, cut.
+    /// The first line of the instruction, cut to 60 characters.
     pub text: String,
     pub expected: String,
 }
@@ -120,12 +121,13 @@ impl FromStr for Script {
     }
 }
 
+/// The parser: the instructions so far, one level of `try` at a time.
 #[derive(Default)]
 struct Reader {
     instructions: Vec<Instruction>,
-    /// How many `data` there were.
+    /// Number of `data` instructions so far.
     data: u32,
-    /// How many `try` are open.
+    /// Number of open `try` blocks.
     depth: usize,
 }
 
@@ -302,7 +304,7 @@ fn fail(piece: &Piece<'_>, rest: &str) -> Result<Fail, ScriptError> {
     Ok(fail)
 }
 
-/// Sets what was not set before, to a value that could be read.
+/// Sets an option that is still unset; `false` if it is set already or the value is invalid.
 fn set<T>(option: &mut Option<T>, value: Option<T>) -> bool {
     let fresh = option.is_none() && value.is_some();
     if fresh {

@@ -1,32 +1,32 @@
-//! Running a script, and going on with it where a lost worker left off.
+//! Interpreter of scripts, with a checkpoint after each expensive instruction, so that another
+//! worker continues from the last one.
 
 use prost::Message;
 
 use super::parse::{Fail, Instruction, Script};
 use crate::{Action, Context, Error, Fanned, a2a, reason};
 
-/// Where a script stands, as it is saved.
+/// The position and the variables of a script; the content of its checkpoints.
 #[derive(Clone, PartialEq, prost::Message)]
-struct Place {
-    /// The instruction to go on with.
+struct Position {
+    /// Index of the next instruction.
     #[prost(uint32, tag = "1")]
     next: u32,
     #[prost(string, tag = "2")]
     answer: String,
-    /// What `message` said so far.
+    /// The text of the last `message`.
     #[prost(string, optional, tag = "3")]
     reply: Option<String>,
-    /// Where to go on after a failure, the innermost `try` last.
+    /// Indices to continue at after a failure, the innermost `try` last.
     #[prost(uint32, repeated, tag = "4")]
     otherwise: Vec<u32>,
-    /// The reason of what failed last.
+    /// The reason of the last failure that was caught.
     #[prost(string, tag = "5")]
     failure: String,
 }
 
-impl Place {
-    /// Goes on where the innermost `try` says, unless the failure is nobody's to catch: a task that
-    /// is told to stop or declined does not go on.
+impl Position {
+    /// Continues at the `else` of the innermost `try`. A stop or a rejection is not caught.
     async fn catch(&mut self, cx: &Context, error: Error) -> Result<(), Error> {
         match (error.failure(), self.otherwise.pop()) {
             (Some(failure), Some(at)) => {
@@ -41,8 +41,8 @@ impl Place {
 
 pub(super) async fn run(cx: &Context, script: &Script, drills: bool) -> Result<(), Error> {
     let mut place = match cx.restored() {
-        None => Place::default(),
-        Some(bytes) => Place::decode(bytes).map_err(|error| {
+        None => Position::default(),
+        Some(bytes) => Position::decode(bytes).map_err(|error| {
             let text = "the saved place of the script cannot be read";
             Error::new(&reason::DATA_LOSS).because(text).caused_by(error)
         })?,
@@ -50,8 +50,8 @@ pub(super) async fn run(cx: &Context, script: &Script, drills: bool) -> Result<(
     if let Some(reply) = &place.reply {
         cx.reply(reply).await?;
     }
-    let next = |place: &Place| script.instructions.get(place.next as usize);
-    // Only a script that begins with its answer can do without a task.
+    let next = |place: &Position| script.instructions.get(place.next as usize);
+    // Only a script that begins with `message` can do without a task.
     let begins_with_answer = matches!(next(&place), Some(Instruction::Message(_)));
     if !begins_with_answer || cx.restored().is_some() {
         cx.start().await?;
@@ -74,7 +74,7 @@ pub(super) async fn run(cx: &Context, script: &Script, drills: bool) -> Result<(
     Ok(())
 }
 
-/// Takes a worker's process, thread or slot away from everybody's tasks.
+/// Harms the worker's process, a thread or a slot, and thereby other tasks.
 fn is_harmful(instruction: &Instruction) -> bool {
     matches!(instruction, Instruction::Panic | Instruction::Abort | Instruction::Hang)
 }
@@ -91,8 +91,12 @@ fn no_drills(instruction: &Instruction) -> Error {
     ))
 }
 
-/// Does one instruction and tells whether the place is worth saving.
-async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Result<bool, Error> {
+/// Runs one instruction. `true`: the position is worth a checkpoint.
+async fn step(
+    cx: &Context,
+    instruction: &Instruction,
+    place: &mut Position,
+) -> Result<bool, Error> {
     let fill =
         |text: &str| text.replace("$answer", &place.answer).replace("$failure", &place.failure);
     match instruction {
@@ -149,7 +153,7 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
         }
         Instruction::Reject(text) => return Err(Error::rejected(fill(text))),
         Instruction::Fail(how) => fail(cx, how, fill)?,
-        Instruction::Panic => panic!("the script said panic"),
+        Instruction::Panic => panic!("instruction `panic` of the script"),
         Instruction::Abort => {
             cx.settled().await?;
             std::process::abort();
@@ -159,7 +163,7 @@ async fn step(cx: &Context, instruction: &Instruction, place: &mut Place) -> Res
     Ok(false)
 }
 
-/// The artifacts of all branches; those of one name are one.
+/// The artifacts of all branches; those of the same name are joined.
 fn joined(fanned: &Fanned) -> Vec<(&str, Vec<a2a::Part>)> {
     let mut all: Vec<(&str, Vec<a2a::Part>)> = Vec::new();
     for artifact in fanned.results.iter().flat_map(|branch| branch.made.artifacts()) {
@@ -173,7 +177,7 @@ fn joined(fanned: &Fanned) -> Vec<(&str, Vec<a2a::Part>)> {
     all
 }
 
-/// A script is a message, and those are far smaller.
+/// The size limit of messages keeps a script far below `u32::MAX` instructions.
 fn index(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

@@ -1,14 +1,14 @@
-//! Cutting a script into instructions and an instruction into words. It knows quotes, braces and
-//! comments, and no instruction by name, so blocks in braces nest to any depth.
+//! Lexer of scripts: cuts a text into instructions and an instruction into words. It knows quotes,
+//! braces and comments, but no instruction, so that blocks nest to any depth.
 
 use std::borrow::Cow;
 
 use super::parse::ScriptError;
 
-/// One instruction as written, without the blanks around it.
+/// One instruction as written, without surrounding whitespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece<'a> {
-    /// Where it starts, from 1.
+    /// The line on which it starts, from 1.
     pub(super) line: usize,
     pub(super) text: &'a str,
 }
@@ -25,12 +25,12 @@ impl Piece<'_> {
     }
 }
 
-/// Cuts at every `;` and line break that is outside of quotes and braces. Blank pieces and
-/// comments are left out. `line` is the number of the first line.
+/// Cuts at every `;` and line break outside of quotes and braces. Skips empty pieces and comments.
+/// `line` is the number of the first line.
 pub(super) fn pieces(source: &str, line: usize) -> Result<Vec<Piece<'_>>, ScriptError> {
     let mut found = Vec::new();
     let mut cutter = Cutter { source, at: 0, line, fresh: true };
-    // The line of every brace that is open.
+    // The lines of all open braces.
     let mut open: Vec<usize> = Vec::new();
     let mut start = 0;
     let mut first = None;
@@ -86,10 +86,10 @@ fn unclosed(source: &str, start: usize, line: usize, expected: &str) -> ScriptEr
 
 struct Cutter<'a> {
     source: &'a str,
-    /// The byte after the last character taken.
+    /// Index of the byte after the last character taken.
     at: usize,
     line: usize,
-    /// Nothing but blanks since the last separator or brace: a `#` starts a comment here.
+    /// Only whitespace since the last separator or brace: a `#` starts a comment here.
     fresh: bool,
 }
 
@@ -100,13 +100,13 @@ impl Cutter<'_> {
         Some(c)
     }
 
-    /// To the line break, which stays.
+    /// Skips to the line break, which is not consumed.
     fn skip_line(&mut self) {
         let rest = &self.source[self.at..];
         self.at += rest.find('\n').unwrap_or(rest.len());
     }
 
-    /// Past the closing quote; `false` if there is none.
+    /// Skips past the closing quote; `false` if there is none.
     fn skip_quoted(&mut self) -> bool {
         let Some(length) = quoted_length(&self.source[self.at - 1..]) else { return false };
         let end = self.at - 1 + length;
@@ -116,7 +116,7 @@ impl Cutter<'_> {
     }
 }
 
-/// The bytes of the quoted text at the start of `text`, both quotes included.
+/// Length in bytes of the quoted text at the start of `text`, including both quotes.
 fn quoted_length(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (i, c) in text.char_indices().skip(1) {
@@ -130,8 +130,8 @@ fn quoted_length(text: &str) -> Option<usize> {
     None
 }
 
-/// What is between the braces at the start of `text`, and the rest behind them. `text` is of a
-/// piece, so its braces balance; `None`: it does not start with one.
+/// The content of the braces at the start of `text`, and the rest. `text` is part of a piece, so
+/// that its braces balance. `None`: `text` does not start with a brace.
 pub(super) fn block(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start();
     let inner = text.strip_prefix('{')?;
@@ -156,7 +156,7 @@ pub(super) fn block(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The first word and the rest. Blanks inside quotes do not end a word.
+/// The first word and the rest. Quoted whitespace does not end a word.
 pub(super) fn word(text: &str) -> (&str, &str) {
     let text = text.trim_start();
     let mut at = 0;
@@ -172,7 +172,7 @@ pub(super) fn word(text: &str) -> (&str, &str) {
     (&text[..at], text[at..].trim())
 }
 
-/// Takes the quotes off that enclose all of `text`; anything else stays as written.
+/// Removes quotes that enclose all of `text`; any other text stays as written.
 pub(super) fn unquote(text: &str) -> Cow<'_, str> {
     let text = text.trim();
     if !text.starts_with('"') || quoted_length(text) != Some(text.len()) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_cut_unless_quoted_or_in_braces() {
+    fn separators_inside_quotes_and_braces_do_not_cut() {
         assert_eq!(texts("a; b\n c"), [(1, "a"), (1, "b"), (2, "c")]);
         assert_eq!(texts(" ;;\n\n;"), []);
         assert_eq!(texts("say \"a;\nb\"; c"), [(1, "say \"a;\nb\""), (2, "c")]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_are_skipped_also_in_braces() {
+    fn comments_are_skipped_inside_braces_too() {
         assert_eq!(texts("# \"not; { closed\na # b"), [(2, "a # b")]);
         assert_eq!(texts("  # x"), []);
         let nested = "try {\n  # it's } a trap \"\n  a\n}";
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_closed_is_named_by_its_line() {
+    fn unclosed_quote_or_brace_error_names_its_line() {
         for (source, line, expected) in [
             ("a\nsay \"b\nc", 2, "a closing quote"),
             ("a {\n b {\n }", 1, "a closing }"),
@@ -231,21 +231,21 @@ mod tests {
     }
 
     #[test]
-    fn a_block_ends_at_its_own_brace() {
+    fn block_ends_at_its_matching_brace() {
         assert_eq!(block(" { a { b } \"}\" } else { c }"), Some((" a { b } \"}\" ", "else { c }")));
         assert_eq!(block("{\n# it's } a trap \"\na}"), Some(("\n# it's } a trap \"\na", "")));
         assert_eq!(block("a { b }"), None);
     }
 
     #[test]
-    fn words_keep_their_quoted_blanks() {
+    fn words_keep_quoted_whitespace() {
         assert_eq!(word("code=1 text=\"a b\"  c"), ("code=1", "text=\"a b\"  c"));
         assert_eq!(word("text=\"a b\"  c"), ("text=\"a b\"", "c"));
         assert_eq!(word("  "), ("", ""));
     }
 
     #[test]
-    fn quotes_come_off_only_around_the_whole() {
+    fn quotes_are_removed_only_around_the_whole_text() {
         assert_eq!(unquote(" \"a b\" "), "a b");
         assert_eq!(unquote("\"a\" and \"b\""), "\"a\" and \"b\"");
         assert_eq!(unquote(r#""say \"hi\" \\ \n""#), r#"say "hi" \ \n"#);

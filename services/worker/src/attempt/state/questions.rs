@@ -1,5 +1,5 @@
-//! The questions of an attempt: those that are open, and the answers that came. Several may be open
-//! at once; what else the agent does goes on beside them.
+//! Questions of an attempt to humans: the open ones and the received answers. Several questions may
+//! be open at once, and the agent keeps reporting beside them.
 
 use faultline_chassis::{TraceContext, limits};
 use faultline_proto::{
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{Attempt, ReportRefused};
 
-/// An answer as it came.
+/// An answer as the coordinator sent it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ReceivedAnswer {
     pub(crate) message: a2a::Message,
@@ -24,8 +24,8 @@ impl From<v1::Answered> for ReceivedAnswer {
     }
 }
 
-/// A question that is open. Dropped by an agent that does not wait for the answer, it is taken
-/// back.
+/// Guard of an open question: dropping the last guard of a key without an answer withdraws the
+/// question.
 struct OpenQuestion<'a> {
     attempt: &'a Attempt,
     key: &'a str,
@@ -52,14 +52,14 @@ impl Drop for OpenQuestion<'_> {
 }
 
 impl Attempt {
-    /// The key of a question that was given none: its ordinal in the task.
+    /// The default key of a question: its ordinal in the task.
     pub(crate) fn next_ask(&self) -> String {
         let mut state = self.state.lock();
         state.asks += 1;
         format!("ask-{}", state.asks)
     }
 
-    /// Asks, unless this is asked or answered already, and waits for the answer.
+    /// Asks, unless the question is open or answered already, and waits for the answer.
     pub(crate) async fn ask(&self, question: Interrupt) -> Result<ReceivedAnswer, ReportRefused> {
         let key = question.key.clone();
         let mut body = Some(Body::Ask(question));
@@ -103,7 +103,7 @@ impl Attempt {
 
     pub(crate) fn on_answer(&self, answer: v1::Answer) {
         let action = answer.action();
-        // While more is asked nothing goes on yet.
+        // The traceparent is empty while further questions are open.
         if !answer.traceparent.is_empty() {
             let trace = TraceContext::read(&answer.traceparent, &answer.tracestate);
             self.resume_span(Some(trace));

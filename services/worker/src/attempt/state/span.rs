@@ -1,6 +1,5 @@
-//! The span of an attempt: open while the agent has something to do, closed while it waits for
-//! people. What comes after an answer is a span of its own in the trace of whoever answered,
-//! linked to the one before.
+//! Span of an attempt: open while the agent works, closed while it waits for a human. The work
+//! after an answer is a span of its own in the trace of the answer, linked to the span before.
 
 use faultline_chassis::{
     TraceContext,
@@ -10,16 +9,17 @@ use faultline_proto::{Failure, a2a::TaskState};
 
 use super::Attempt;
 
+/// The spans of an attempt, under the `tracing` lock of the attempt.
 pub(super) struct Tracing {
-    /// What the coordinator said.
+    /// The trace context of the assignment or of the last answer.
     parent: TraceContext,
-    /// Of the span that is open, or was last.
+    /// The trace context of the open span, or of the last one.
     own: TraceContext,
     open: Option<Span>,
 }
 
 impl Tracing {
-    /// Begins when the attempt does.
+    /// Creates the context of the first span; [`Attempt::begin_span`] opens it.
     pub(super) fn new(traceparent: &str, tracestate: &str) -> Self {
         let parent = TraceContext::read(traceparent, tracestate);
         Self { own: telemetry::child_context(&parent), parent, open: None }
@@ -47,18 +47,18 @@ impl Attempt {
         span
     }
 
-    /// Somebody is asked.
+    /// Closes the span: a question is open.
     pub(super) fn pause_span(&self) {
         if let Some(mut span) = self.tracing.lock().open.take() {
             span.state(TaskState::InputRequired);
         }
     }
 
-    /// It goes on: as the coordinator says, or by itself after all.
+    /// Opens the next span, below the trace of an answer or below the same parent.
     pub(super) fn resume_span(&self, parent: Option<TraceContext>) {
         let mut tracing = self.tracing.lock();
         match parent {
-            // Told again after a broken connection.
+            // The answer was repeated after a reconnect.
             Some(parent) if parent == tracing.parent => return,
             Some(parent) => tracing.parent = parent,
             None if tracing.open.is_some() => return,
@@ -71,7 +71,7 @@ impl Attempt {
         tracing.open = Some(span);
     }
 
-    /// The agent failed, perhaps beside a question.
+    /// Opens a span for a failure that happens while a question is open.
     pub(crate) fn resume_span_after_failure(&self) {
         self.resume_span(None);
     }
@@ -82,7 +82,7 @@ impl Attempt {
         }
     }
 
-    /// Something failed, and the agent goes on.
+    /// Records a tolerated failure: the span itself is no error.
     pub(crate) fn span_saw(&self, failure: &Failure) {
         if let Some(span) = &mut self.tracing.lock().open {
             span.failure_event(failure);

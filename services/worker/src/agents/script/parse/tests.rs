@@ -1,4 +1,4 @@
-//! Every instruction as it is read, and every way in which one cannot be.
+//! Tests of the script parser: every instruction, and every syntax error.
 
 use super::*;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ fn refused(source: &str) -> String {
 }
 
 #[test]
-fn every_instruction_reads_as_written() {
+fn all_instructions_parse_as_written() {
     use Instruction::*;
     let text = |s: &str| s.to_owned();
     assert_eq!(
@@ -50,7 +50,7 @@ fn every_instruction_reads_as_written() {
 }
 
 #[test]
-fn fail_takes_its_options_in_any_order() {
+fn fail_accepts_its_options_in_any_order() {
     let all = "fail rate_limited times=2 text=\"slow down\" code=40401 retry_after=2s \
                retryable=false type=quota recoverable=true";
     let expected = Fail {
@@ -68,7 +68,7 @@ fn fail_takes_its_options_in_any_order() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_with_its_line() {
+fn syntax_error_names_its_line() {
     assert_eq!(
         refused("say a\n\n  slep 2s; say b"),
         format!("line 3: cannot read 'slep 2s': expected {INSTRUCTIONS}")
