@@ -1,4 +1,5 @@
-//! Agents that want something of their callers, or offer less than others.
+//! Agents with restricted capabilities: no streaming or push, a required extension, or text input
+//! only.
 
 use faultline_worker::{Agent, Context, Error, Offer};
 
@@ -12,10 +13,10 @@ impl Agent for Echo {
     }
 }
 
-pub(crate) fn picky() -> Vec<Offer> {
+pub(crate) fn restricted() -> Vec<Offer> {
     vec![
         Offer::new("mute", Echo).streaming(false).push_notifications(false),
-        Offer::new("stamped", Echo).extension(REQUIRED, "Every message bears a stamp", true),
+        Offer::new("stamped", Echo).extension(REQUIRED, "Every message has a stamp", true),
         Offer::new("texts-only", Echo).input_modes(["text/plain"]),
     ]
 }

@@ -1,4 +1,4 @@
-//! Sending and reading: what comes back, how much of it, and what a message may say.
+//! SendMessage and GetTask: answers, questions, contexts, history, parts and extended cards.
 
 use faultline_tests::{
     Binding,
@@ -12,22 +12,22 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    a_message_becomes_a_task_that_can_be_read_again
-    an_agent_may_answer_with_a_message
-    a_caller_in_a_hurry_does_not_wait
-    a_question_is_answered_by_a_message_to_its_task
-    an_answer_names_its_question_and_may_be_a_no
-    a_context_is_kept_inferred_and_checked
-    history_is_as_long_as_asked_for
-    a_task_is_cancelled_once
-    a_failed_task_is_a_successful_call
-    every_kind_of_part_survives
-    an_agent_known_without_a_worker_keeps_its_word
-    the_extended_card_is_given
-    extensions_in_force_are_named_in_the_answer
+    message_becomes_a_task_that_can_be_read
+    agent_may_answer_with_a_message
+    immediate_send_does_not_wait
+    question_is_answered_by_a_message_to_its_task
+    answer_names_its_question_and_may_decline
+    context_is_kept_inferred_and_checked
+    history_length_limits_the_history
+    task_is_cancelled_once
+    failed_task_is_a_successful_call
+    parts_of_every_kind_are_returned_unchanged
+    known_agent_without_a_worker_fails_as_unavailable
+    extended_card_is_served
+    active_extensions_are_named_in_the_answer
 }
 
-async fn a_message_becomes_a_task_that_can_be_read_again(binding: Binding) {
+async fn message_becomes_a_task_that_can_be_read(binding: Binding) {
     let up = start(binding).await;
     let sent = up.agent("echo").call("SendMessage", message("hello")).await.unwrap();
     let task = &sent["task"];
@@ -39,13 +39,13 @@ async fn a_message_becomes_a_task_that_can_be_read_again(binding: Binding) {
     assert_eq!(&read, task);
     let own = up.agent("echo").call("GetTask", json!({"id": task["id"]})).await.unwrap();
     assert_eq!(&own, task);
-    let elsewhere = up.agent("script").call("GetTask", json!({"id": task["id"]})).await;
-    assert_eq!(elsewhere.unwrap_err().reason().1, "TASK_NOT_FOUND");
+    let other_agent = up.agent("script").call("GetTask", json!({"id": task["id"]})).await;
+    assert_eq!(other_agent.unwrap_err().reason().1, "TASK_NOT_FOUND");
     let root = up.endpoint.call("SendMessage", message("to whom it may concern")).await.unwrap();
     assert_eq!(task::artifacts(&root["task"])["echo"], "to whom it may concern");
 }
 
-async fn an_agent_may_answer_with_a_message(binding: Binding) {
+async fn agent_may_answer_with_a_message(binding: Binding) {
     let up = start(binding).await;
     let sent = up.agent("script").call("SendMessage", message("message \"just this\"")).await;
     let sent = sent.unwrap();
@@ -54,21 +54,21 @@ async fn an_agent_may_answer_with_a_message(binding: Binding) {
     assert!(!sent["message"]["contextId"].as_str().unwrap_or_default().is_empty(), "{sent}");
 }
 
-async fn a_caller_in_a_hurry_does_not_wait(binding: Binding) {
+async fn immediate_send_does_not_wait(binding: Binding) {
     let up = start(binding).await;
     let mut params = message("say on it; sleep 300ms; chunk done");
     params["configuration"] = json!({"returnImmediately": true});
     let sent = up.agent("script").call("SendMessage", params).await.unwrap();
     assert!(!is_final(task::state(&sent["task"])), "{sent}");
     let id = sent["task"]["id"].clone();
-    let ended = until("it has ended", SOON, async || {
+    let ended = until("the task has ended", SOON, async || {
         let task = up.endpoint.call("GetTask", json!({"id": id})).await.unwrap();
         is_final(task::state(&task)).then_some(task)
     });
     assert_eq!(task::artifacts(&ended.await)["output"], "done");
 }
 
-async fn a_question_is_answered_by_a_message_to_its_task(binding: Binding) {
+async fn question_is_answered_by_a_message_to_its_task(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
@@ -89,7 +89,7 @@ async fn a_question_is_answered_by_a_message_to_its_task(binding: Binding) {
     assert_eq!(refused.unwrap_err().reason().1, "UNSUPPORTED_OPERATION");
 }
 
-async fn an_answer_names_its_question_and_may_be_a_no(binding: Binding) {
+async fn answer_names_its_question_and_may_decline(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let reply = |id: &str, record: Value| {
@@ -116,7 +116,7 @@ async fn an_answer_names_its_question_and_may_be_a_no(binding: Binding) {
     assert_eq!(task::artifacts(&done["task"])["output"], "declined", "{done}");
 }
 
-async fn a_context_is_kept_inferred_and_checked(binding: Binding) {
+async fn context_is_kept_inferred_and_checked(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let mut params = message("ask \"who?\"");
@@ -130,14 +130,14 @@ async fn a_context_is_kept_inferred_and_checked(binding: Binding) {
     assert_eq!(refused.reason().1, "INVALID_PARAMS", "{refused:?}");
     assert_eq!(refused.fields(), ["message.contextId"]);
     let done = script.call("SendMessage", answer(&id, "me")).await.unwrap();
-    assert_eq!(done["task"]["contextId"], "journey-7", "it is inferred from the task");
+    assert_eq!(done["task"]["contextId"], "journey-7", "the context comes from the task");
     let first = script.call("SendMessage", message("chunk x")).await.unwrap();
     let other = script.call("SendMessage", message("chunk x")).await.unwrap();
-    let made = first["task"]["contextId"].as_str().expect("one is made where none was given");
+    let made = first["task"]["contextId"].as_str().expect("a context is created");
     assert!(!made.is_empty() && other["task"]["contextId"] != made, "{first} {other}");
 }
 
-async fn history_is_as_long_as_asked_for(binding: Binding) {
+async fn history_length_limits_the_history(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"first?\"; ask \"second?\"")).await;
@@ -152,7 +152,7 @@ async fn history_is_as_long_as_asked_for(binding: Binding) {
         task.get("history")
             .map(|h| h.as_array().unwrap().iter().map(task::text).collect::<Vec<_>>())
     };
-    assert_eq!(history(Some(0)).await, None, "not even an empty list");
+    assert_eq!(history(Some(0)).await, None, "the field is absent");
     assert_eq!(history(Some(2)).await.unwrap(), ["one", "second?"], "the latest are kept");
     assert_eq!(history(Some(99)).await.unwrap().len(), 4);
     assert_eq!(history(None).await.unwrap().len(), 4);
@@ -160,7 +160,7 @@ async fn history_is_as_long_as_asked_for(binding: Binding) {
     assert_eq!(negative.unwrap_err().fields(), ["historyLength"]);
 }
 
-async fn a_task_is_cancelled_once(binding: Binding) {
+async fn task_is_cancelled_once(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"")).await.unwrap();
@@ -173,19 +173,19 @@ async fn a_task_is_cancelled_once(binding: Binding) {
     assert_eq!(nobody.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
-async fn a_failed_task_is_a_successful_call(binding: Binding) {
+async fn failed_task_is_a_successful_call(binding: Binding) {
     let up = crate::start_with(binding, |config| config.coordinator.retries = 0).await;
     let script = "chunk half; fail RATE_LIMITED code=QUOTA text=\"slow down\"";
     let sent = up.agent("script").call("SendMessage", message(script)).await.unwrap();
     let task = &sent["task"];
     assert_eq!(task::state(task), FAILED, "{sent}");
-    assert_eq!(task::artifacts(task)["output"], "half", "what was done is not lost");
+    assert_eq!(task::artifacts(task)["output"], "half", "the output is kept");
     let failure = &task["metadata"]["faultline.dev/failure"];
     assert_eq!(failure["reason"], "RATE_LIMITED", "{task}");
     assert_eq!(failure["businessCode"], "QUOTA", "{task}");
 }
 
-async fn every_kind_of_part_survives(binding: Binding) {
+async fn parts_of_every_kind_are_returned_unchanged(binding: Binding) {
     let up = start(binding).await;
     let parts = json!([
         {"text": "a text", "metadata": {"n": 1.5, "deep": {"list": [null, true, "x"]}}},
@@ -214,13 +214,13 @@ fn normal(value: &Value) -> Value {
     }
 }
 
-async fn an_agent_known_without_a_worker_keeps_its_word(binding: Binding) {
+async fn known_agent_without_a_worker_fails_as_unavailable(binding: Binding) {
     let mut up = crate::start_with(binding, |config| {
         config.coordinator.wait_for_worker_ms = 300;
         config.coordinator.reattach_grace_ms = 300;
     })
     .await;
-    // The picky agents leave with their worker.
+    // The restricted agents are gone with their worker.
     up.mesh.detach().await.expect("a worker leaves");
     let sent = up.agent("mute").call("SendMessage", message("anybody?")).await.unwrap();
     assert_eq!(task::state(&sent["task"]), FAILED, "{sent}");
@@ -231,18 +231,18 @@ async fn an_agent_known_without_a_worker_keeps_its_word(binding: Binding) {
     assert_eq!(never.unwrap_err().reason(), ("faultline.dev", "AGENT_NOT_FOUND"));
 }
 
-async fn the_extended_card_is_given(binding: Binding) {
+async fn extended_card_is_served(binding: Binding) {
     let up = start(binding).await;
     let card = up.agent("script").call("GetExtendedAgentCard", json!({})).await.unwrap();
     assert_eq!(card["name"], "script", "{card}");
     let skills = card["skills"].as_array().expect("skills").len();
-    assert!(skills > 1, "it says more than the public one: {card}");
+    assert!(skills > 1, "the extended card has more skills: {card}");
     assert!(card["supportedInterfaces"][0]["url"].as_str().unwrap().ends_with("/agents/script"));
     let none = up.agent("mute").call("GetExtendedAgentCard", json!({})).await.unwrap_err();
     assert_eq!(none.reason(), ("a2a-protocol.org", "UNSUPPORTED_OPERATION"));
 }
 
-async fn extensions_in_force_are_named_in_the_answer(binding: Binding) {
+async fn active_extensions_are_named_in_the_answer(binding: Binding) {
     let up = start(binding).await;
     let known = "https://faultline.dev/a2a/ext/failure/v1";
     let declared = format!("https://example.org/unknown/v1, {known}");
@@ -252,5 +252,5 @@ async fn extensions_in_force_are_named_in_the_answer(binding: Binding) {
     let events = endpoint.stream("SendStreamingMessage", message("x")).await.unwrap();
     assert_eq!(events.headers()["a2a-extensions"], known);
     let plain = up.agent("echo").exchange("SendMessage", message("x")).await.unwrap();
-    assert!(!plain.headers.contains_key("a2a-extensions"), "nobody asked: {plain:?}");
+    assert!(!plain.headers.contains_key("a2a-extensions"), "no extension was requested: {plain:?}");
 }

@@ -16,7 +16,7 @@ use crate::{on_every_binding, start, start_with};
 
 on_every_binding! {
     capabilities_are_checked_before_the_task_lookup
-    root_address_judges_unknown_tasks_by_the_default_agent
+    root_address_checks_the_default_agent_for_unknown_tasks
 }
 
 const NOWHERE: &str = "018f0000-0000-7000-8000-000000000000";
@@ -65,7 +65,7 @@ async fn capabilities_are_checked_before_the_task_lookup(binding: Binding) {
     }
 }
 
-async fn root_address_judges_unknown_tasks_by_the_default_agent(binding: Binding) {
+async fn root_address_checks_the_default_agent_for_unknown_tasks(binding: Binding) {
     let set = |config: &mut Config, name: &str| {
         config.coordinator.default_agent = Some(name.to_owned());
     };
@@ -74,12 +74,12 @@ async fn root_address_judges_unknown_tasks_by_the_default_agent(binding: Binding
         let refusal = refused(&up.endpoint, operation, params).await;
         assert_eq!(refusal.reason().1, reason, "{operation}");
     }
-    // A task of another agent is judged by the card of that agent.
+    // The card of its agent decides for a known task.
     let asked = up.agent("script").call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let config = json!({"taskId": asked["task"]["id"], "url": HOOK});
     let made = up.endpoint.call("CreateTaskPushNotificationConfig", config).await;
     assert!(made.is_ok(), "{made:?}");
-    // Some agent there offers both: the task decides, and it does not exist.
+    // The default agent offers both, so the lookup of the task decides.
     let up = start_with(binding, |config| set(config, "script")).await;
     for (operation, params, _) in gated(NOWHERE) {
         let refusal = refused(&up.endpoint, operation, params).await;
@@ -88,7 +88,7 @@ async fn root_address_judges_unknown_tasks_by_the_default_agent(binding: Binding
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a2a_0_3_checks_capabilities_before_the_task_lookup_too() {
+async fn a2a_0_3_checks_capabilities_before_the_task_lookup() {
     let up = start(Binding::JsonRpc).await;
     let mute = Rpc::bare(up.mesh.gateway_addr()).agent("mute");
     let config = json!({"taskId": NOWHERE, "pushNotificationConfig": {"url": HOOK}});

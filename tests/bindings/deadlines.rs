@@ -1,4 +1,4 @@
-//! How long a task may take, said in every way that each binding has for it.
+//! Deadlines of tasks, by header, metadata and `grpc-timeout`, and client timeouts.
 
 use faultline_tests::{
     Binding,
@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    a_task_ends_when_the_time_is_up_that_its_caller_gave
-    a_time_that_cannot_be_is_refused_by_its_name
-    a_call_whose_patience_ends_names_the_task_that_goes_on
+    task_ends_at_the_deadline_of_its_caller
+    invalid_deadline_is_refused_by_its_field
+    client_timeout_names_the_task_that_goes_on
 }
 
 const KEY: &str = "faultline.dev/timeoutMs";
@@ -29,7 +29,7 @@ fn with(place: &str, value: Value) -> Value {
     params
 }
 
-async fn a_task_ends_when_the_time_is_up_that_its_caller_gave(binding: Binding) {
+async fn task_ends_at_the_deadline_of_its_caller(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let timed_out = |sent: Value| {
@@ -45,7 +45,7 @@ async fn a_task_ends_when_the_time_is_up_that_its_caller_gave(binding: Binding) 
     for (place, value) in [("message", json!(100)), ("request", json!("100"))] {
         timed_out(script.call("SendMessage", with(place, value)).await.unwrap());
     }
-    // The smallest counts.
+    // The smallest deadline counts.
     timed_out(
         script
             .header(HEADER, 60_000)
@@ -60,14 +60,14 @@ async fn a_task_ends_when_the_time_is_up_that_its_caller_gave(binding: Binding) 
     }
     assert_eq!(task::state(&last["statusUpdate"]), FAILED, "{last}");
     if binding == Binding::Grpc {
-        // Its caller has no use for more, and sees the task end before its own time is over.
+        // A blocking call limits its task, which ends before the call does.
         let waits = script.header("grpc-timeout", "1S");
         timed_out(waits.call("SendMessage", message("sleep 60s")).await.unwrap());
         let mut params = message("sleep 1500ms; chunk x");
         params["configuration"] = json!({"returnImmediately": true});
         let sent = waits.call("SendMessage", params).await.unwrap();
         let id = task::id(&sent["task"]).to_owned();
-        until("one that was not waited for goes on", SOON, async || {
+        until("a task of an immediate send goes on", SOON, async || {
             let task = script.call("GetTask", json!({"id": id})).await.unwrap();
             (task::state(&task) == COMPLETED).then_some(())
         })
@@ -75,7 +75,7 @@ async fn a_task_ends_when_the_time_is_up_that_its_caller_gave(binding: Binding) 
     }
 }
 
-async fn a_time_that_cannot_be_is_refused_by_its_name(binding: Binding) {
+async fn invalid_deadline_is_refused_by_its_field(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     for bad in ["0", "-5", "soon", "1.5", "99999999999999"] {
@@ -97,7 +97,7 @@ async fn a_time_that_cannot_be_is_refused_by_its_name(binding: Binding) {
     assert_eq!(listed["tasks"].as_array().map_or(0, Vec::len), 0, "nothing was started");
 }
 
-async fn a_call_whose_patience_ends_names_the_task_that_goes_on(binding: Binding) {
+async fn client_timeout_names_the_task_that_goes_on(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let hasty = script.header("prefer", "wait=1");
@@ -108,8 +108,8 @@ async fn a_call_whose_patience_ends_names_the_task_that_goes_on(binding: Binding
         Binding::Rest => assert_eq!(refused.http, Some(504)),
         Binding::Grpc => assert_eq!(refused.status.as_deref(), Some("DEADLINE_EXCEEDED")),
     }
-    let id = refused.details[0]["metadata"]["taskId"].as_str().expect("it names the task");
-    assert!(refused.message.contains("GetTask"), "it says what to do: {}", refused.message);
+    let id = refused.details[0]["metadata"]["taskId"].as_str().expect("the failure names the task");
+    assert!(refused.message.contains("GetTask"), "the message has the remedy: {}", refused.message);
     until("the task has ended", SOON, async || {
         let task = script.call("GetTask", json!({"id": id})).await.unwrap();
         (task::state(&task) == COMPLETED).then_some(())

@@ -1,5 +1,5 @@
-//! Callers that go away: by real connections, on each binding, in the middle of a blocking send and
-//! of a stream.
+//! Disconnects of callers during blocking sends and streams, over real connections, with each
+//! `onDisconnect` policy.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use tokio::time::sleep;
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    a_task_goes_on_without_its_caller
-    a_task_is_cancelled_with_its_caller_if_that_was_wished
-    whoever_comes_back_within_the_grace_saves_the_task
-    a_question_is_no_reason_to_cancel
-    a_policy_that_cannot_be_is_refused_by_its_name
+    task_continues_without_its_caller
+    task_is_cancelled_with_its_caller_if_requested
+    reconnect_within_the_grace_keeps_the_task
+    question_does_not_count_as_a_disconnect
+    invalid_policy_is_refused_by_its_field
 }
 
 const KEY: &str = "faultline.dev/onDisconnect";
 
-/// A message in a context of its own, by which its task is found.
-fn said(script: &str, policy: Option<&str>) -> (Value, String) {
+/// A message in a new context, by which the test finds its task.
+fn message_in_context(script: &str, policy: Option<&str>) -> (Value, String) {
     let context = format!("c-{:016x}", rand::random::<u64>());
     let mut params = message(script);
     params["message"]["contextId"] = context.clone().into();
@@ -41,59 +41,59 @@ async fn found(endpoint: &A2aEndpoint, context: &str) -> Option<Value> {
     listed["tasks"].as_array().and_then(|tasks| tasks.first().cloned())
 }
 
-async fn reaches(endpoint: &A2aEndpoint, context: &str, state: &str) -> Value {
+async fn until_state(endpoint: &A2aEndpoint, context: &str, state: &str) -> Value {
     until(&format!("the task is {state}"), SOON, async || {
         found(endpoint, context).await.filter(|task| task::state(task) == state)
     })
     .await
 }
 
-/// Sends, waits until the task works, and hangs up.
+/// Sends, waits until the task works, and disconnects.
 async fn send_and_leave(
     endpoint: &A2aEndpoint,
     script: &str,
     policy: Option<&str>,
     streams: bool,
 ) -> String {
-    let (params, context) = said(script, policy);
+    let (params, context) = message_in_context(script, policy);
     if streams {
         let mut events = endpoint.stream("SendStreamingMessage", params).await.unwrap();
         events.next().await.unwrap().expect("a first event");
-        reaches(endpoint, &context, WORKING).await;
+        until_state(endpoint, &context, WORKING).await;
     } else {
         let sending = endpoint.call("SendMessage", params);
         tokio::select! {
-            sent = sending => panic!("it should still be at work: {sent:?}"),
-            _ = reaches(endpoint, &context, WORKING) => {}
+            sent = sending => panic!("the task ended before the disconnect: {sent:?}"),
+            _ = until_state(endpoint, &context, WORKING) => {}
         }
     }
     context
 }
 
-async fn a_task_goes_on_without_its_caller(binding: Binding) {
+async fn task_continues_without_its_caller(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     for (streams, policy) in [(false, None), (true, None), (false, Some("detach"))] {
         let work = "say on it; sleep 700ms; chunk done";
         let context = send_and_leave(&script, work, policy, streams).await;
-        reaches(&script, &context, COMPLETED).await;
+        until_state(&script, &context, COMPLETED).await;
     }
 }
 
-async fn a_task_is_cancelled_with_its_caller_if_that_was_wished(binding: Binding) {
+async fn task_is_cancelled_with_its_caller_if_requested(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     for (streams, policy) in [(false, "cancel"), (true, "cancel"), (false, "grace=100ms")] {
         let work = "delegate script { say on it; sleep 60s }";
         let context = send_and_leave(&script, work, Some(policy), streams).await;
-        let task = reaches(&script, &context, CANCELED).await;
+        let task = until_state(&script, &context, CANCELED).await;
         let failure = &task["metadata"]["faultline.dev/failure"];
         let said = failure["publicMessage"].as_str().unwrap_or_default();
         assert!(
             ["cancelled because its caller went away", "the calling task ended"].contains(&said)
         );
         assert_eq!(failure["errorType"], "cancelled", "{failure}");
-        until("nothing of it is left", SOON, async || {
+        until("all tasks of the context are canceled", SOON, async || {
             let listed = script.call("ListTasks", json!({"contextId": context})).await.unwrap();
             let tasks = listed["tasks"].as_array().unwrap();
             tasks.iter().all(|t| task::state(t) == CANCELED).then_some(())
@@ -102,7 +102,7 @@ async fn a_task_is_cancelled_with_its_caller_if_that_was_wished(binding: Binding
     }
 }
 
-async fn whoever_comes_back_within_the_grace_saves_the_task(binding: Binding) {
+async fn reconnect_within_the_grace_keeps_the_task(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let work = "say on it; sleep 3s; chunk done";
@@ -113,14 +113,14 @@ async fn whoever_comes_back_within_the_grace_saves_the_task(binding: Binding) {
     assert_eq!(task::state(&last["statusUpdate"]), COMPLETED, "{last}");
 }
 
-async fn a_question_is_no_reason_to_cancel(binding: Binding) {
+async fn question_does_not_count_as_a_disconnect(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
-    let (params, context) = said("ask \"well?\"", Some("cancel"));
+    let (params, context) = message_in_context("ask \"well?\"", Some("cancel"));
     script.call("SendMessage", params).await.unwrap();
-    let (params, streamed) = said("ask \"well?\"", Some("cancel"));
+    let (params, streamed) = message_in_context("ask \"well?\"", Some("cancel"));
     script.stream("SendStreamingMessage", params).await.unwrap().all().await;
-    // What is waited for is that nothing happens.
+    // Nothing may happen in this time.
     sleep(Duration::from_millis(300)).await;
     for context in [context, streamed] {
         let task = found(&script, &context).await.unwrap();
@@ -128,11 +128,11 @@ async fn a_question_is_no_reason_to_cancel(binding: Binding) {
     }
 }
 
-async fn a_policy_that_cannot_be_is_refused_by_its_name(binding: Binding) {
+async fn invalid_policy_is_refused_by_its_field(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     for bad in ["stop", "grace=5", "grace=two days", ""] {
-        let (params, context) = said("chunk x", Some(bad));
+        let (params, context) = message_in_context("chunk x", Some(bad));
         let refused = script.call("SendMessage", params).await.unwrap_err();
         assert_eq!(refused.reason().1, "INVALID_PARAMS", "{refused:?}");
         let field = format!("message.metadata[\"{KEY}\"]");

@@ -1,6 +1,6 @@
-//! Each error as each binding shows it: on a whole mesh where it can be provoked, and with a
-//! coordinator that fails as it is told for every reason there is. The table is written out here
-//! by hand, from the specification and not from the code.
+//! Errors on each binding: on a whole mesh where a call can provoke them, and with a scripted
+//! coordinator for every reason. The table here is written by hand from the specification, not from
+//! the code.
 
 use std::net::SocketAddr;
 
@@ -30,13 +30,13 @@ use tonic::{Request, Response, Status, Streaming};
 use crate::{agents::REQUIRED, on_every_binding, start};
 
 on_every_binding! {
-    the_errors_that_a_mesh_can_provoke
-    every_reason_is_shown_as_the_table_says
-    an_old_peer_is_shown_the_old_table
+    errors_that_a_mesh_can_provoke
+    reason_is_mapped_as_in_the_table
+    clients_of_1_0_0_get_the_old_table
     missing_fields_are_named
-    what_callers_must_tell_apart_has_names_of_its_own
-    a_delay_and_whether_to_retry_are_said_to_machines
-    what_may_pass_is_said_and_what_never_does
+    distinct_conditions_have_distinct_reasons
+    retry_flag_and_delay_are_machine_readable
+    retry_flag_is_true_for_transient_reasons_only
 }
 
 const A2A: &str = "a2a-protocol.org";
@@ -77,7 +77,7 @@ const TABLE: &[Row] = &[
     (OURS, "UNAUTHENTICATED", "UNAUTHENTICATED", 401, -31016),
 ];
 
-/// What 1.0.0 had otherwise: reason, gRPC status, HTTP status.
+/// Differences of 1.0.0: reason, gRPC status, HTTP status.
 const OLD: &[(&str, &str, u16)] = &[
     ("TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", 409),
     ("PUSH_NOTIFICATION_NOT_SUPPORTED", "UNIMPLEMENTED", 400),
@@ -90,11 +90,11 @@ const OLD: &[(&str, &str, u16)] = &[
 const ID: &str = "018f0000-0000-7000-8000-00000000000f";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// Fails every call that asks for a task by the reason that the id names.
-struct Failing;
+/// A coordinator that fails each task lookup with the reason that the id names.
+struct ScriptedCoordinator;
 
 fn failure(row: &'static Reason) -> Failure {
-    let mut record = Failure::new(row).because("as told").into_record();
+    let mut record = Failure::new(row).because("scripted").into_record();
     record.id = ID.to_owned();
     record.trace_id = TRACE.to_owned();
     record.span_id = "00f067aa0ba902b7".to_owned();
@@ -104,7 +104,7 @@ fn failure(row: &'static Reason) -> Failure {
 }
 
 #[tonic::async_trait]
-impl Link for Failing {
+impl Link for ScriptedCoordinator {
     type OpenStream = ReceiverStream<Result<Reply, Status>>;
 
     async fn open(
@@ -141,7 +141,7 @@ impl Link for Failing {
     }
 }
 
-/// A gateway in front of it.
+/// A gateway in front of the scripted coordinator.
 struct Front {
     address: SocketAddr,
     _serving: [AbortOnDropHandle<()>; 2],
@@ -150,7 +150,8 @@ struct Front {
 async fn front(table: &str) -> Front {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let hub = listener.local_addr().unwrap();
-    let server = tonic::transport::Server::builder().add_service(LinkServer::new(Failing));
+    let server =
+        tonic::transport::Server::builder().add_service(LinkServer::new(ScriptedCoordinator));
     let server = server.serve_with_incoming(TcpListenerStream::new(listener));
     let server = AbortOnDropHandle::new(tokio::spawn(async move { server.await.unwrap() }));
     let mut config = faultline::Config::default().gateway;
@@ -173,8 +174,8 @@ async fn front(table: &str) -> Front {
 fn check(refusal: &Refusal, binding: Binding, row: &Row) {
     let (domain, reason, status, http, jsonrpc) = *row;
     assert_eq!(refusal.reason(), (domain, reason));
-    assert_eq!(refusal.message, "as told", "{reason}");
-    assert!(says_whether_to_retry(refusal), "{refusal:?}");
+    assert_eq!(refusal.message, "scripted", "{reason}");
+    assert!(has_retry_flag(refusal), "{refusal:?}");
     match binding {
         Binding::JsonRpc => assert_eq!(refusal.jsonrpc, Some(jsonrpc), "{reason}"),
         Binding::Rest => {
@@ -182,17 +183,18 @@ fn check(refusal: &Refusal, binding: Binding, row: &Row) {
         }
         Binding::Grpc => assert_eq!(refusal.status.as_deref(), Some(status), "{reason}"),
     }
-    let ours = refusal.detail("faultline.v1.Failure").expect("the whole record travels along");
+    let ours =
+        refusal.detail("faultline.v1.Failure").expect("the details include the complete record");
     assert_eq!((&ours["id"], &ours["reason"]), (&json!(ID), &json!(reason)));
 }
 
-/// Every error says it, whatever else it says.
-fn says_whether_to_retry(refusal: &Refusal) -> bool {
-    let said = refusal.details[0]["metadata"]["retryable"].as_str();
-    matches!(said, Some("true" | "false"))
+/// Whether the ErrorInfo has the flag `retryable`.
+fn has_retry_flag(refusal: &Refusal) -> bool {
+    let flag = refusal.details[0]["metadata"]["retryable"].as_str();
+    matches!(flag, Some("true" | "false"))
 }
 
-async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
+async fn distinct_conditions_have_distinct_reasons(binding: Binding) {
     let front = front("1.0.1").await;
     let endpoint = A2aEndpoint::new(binding, front.address);
     let mut seen = std::collections::BTreeSet::new();
@@ -209,16 +211,16 @@ async fn what_callers_must_tell_apart_has_names_of_its_own(binding: Binding) {
         let domain = if reason == "TASK_NOT_FOUND" { A2A } else { OURS };
         let refusal = endpoint.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         check(&refusal, binding, &(domain, reason, status, http, jsonrpc));
-        assert!(seen.insert(refusal.reason().1.to_owned()), "{reason} is like another");
+        assert!(seen.insert(refusal.reason().1.to_owned()), "{reason} occurs twice");
     }
 }
 
-async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
+async fn retry_flag_and_delay_are_machine_readable(binding: Binding) {
     let front = front("1.0.1").await;
     let endpoint = A2aEndpoint::new(binding, front.address);
     for row in reason::TABLE {
         let refusal = endpoint.call("GetTask", json!({"id": row.name})).await.expect_err(row.name);
-        assert!(says_whether_to_retry(&refusal), "{refusal:?}");
+        assert!(has_retry_flag(&refusal), "{refusal:?}");
         let delay = refusal.detail("RetryInfo").map(|info| info["retryDelay"].clone());
         let default = (row.retry == Retry::Delay).then(|| json!("1s"));
         assert_eq!(delay, default, "{}", row.name);
@@ -232,18 +234,15 @@ async fn a_delay_and_whether_to_retry_are_said_to_machines(binding: Binding) {
     }
 }
 
-async fn what_may_pass_is_said_and_what_never_does(binding: Binding) {
+async fn retry_flag_is_true_for_transient_reasons_only(binding: Binding) {
     let front = front("1.0.1").await;
     let endpoint = A2aEndpoint::new(binding, front.address);
-    let passes = [
-        "RATE_LIMITED",
-        "UNAVAILABLE",
-        "AGENT_UNAVAILABLE",
-        "CIRCUIT_OPEN",
-        "WORKER_LOST",
+    let transient_reasons =
+        ["RATE_LIMITED", "UNAVAILABLE", "AGENT_UNAVAILABLE", "CIRCUIT_OPEN", "WORKER_LOST"];
+    let permanent_reasons = [
         "TASK_TIMEOUT",
-    ];
-    let never = [
+        "RECONNECT_EXHAUSTED",
+        "OUTCOME_UNKNOWN",
         "JSON_PARSE",
         "INVALID_REQUEST",
         "METHOD_NOT_FOUND",
@@ -258,27 +257,27 @@ async fn what_may_pass_is_said_and_what_never_does(binding: Binding) {
         "INTERNAL_ERROR",
         "AGENT_PANICKED",
     ];
-    let said = passes.map(|name| (name, "true")).into_iter();
-    for (reason, retryable) in said.chain(never.map(|name| (name, "false"))) {
+    let transient = transient_reasons.map(|name| (name, "true")).into_iter();
+    for (reason, retryable) in transient.chain(permanent_reasons.map(|name| (name, "false"))) {
         let refusal = endpoint.call("GetTask", json!({"id": reason})).await.expect_err(reason);
         assert_eq!(refusal.details[0]["metadata"]["retryable"], retryable, "{reason}");
     }
 }
 
-async fn every_reason_is_shown_as_the_table_says(binding: Binding) {
+async fn reason_is_mapped_as_in_the_table(binding: Binding) {
     let front = front("1.0.1").await;
     let endpoint = A2aEndpoint::new(binding, front.address);
     for row in TABLE {
         let refusal = endpoint.call("GetTask", json!({"id": row.1})).await.expect_err(row.1);
         check(&refusal, binding, row);
         let refusal = endpoint.stream("SubscribeToTask", json!({"id": row.1})).await.err();
-        check(&refusal.expect("a refused stream is a plain answer"), binding, row);
+        check(&refusal.expect("a refused stream is an error answer"), binding, row);
     }
     let generic = TABLE.iter().filter(|row| row.0 == OURS).count();
     assert_eq!(generic, 16, "every code of gRPC but OK");
 }
 
-async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
+async fn clients_of_1_0_0_get_the_old_table(binding: Binding) {
     let front = front("1.0.0").await;
     let endpoint = A2aEndpoint::new(binding, front.address);
     for (domain, reason, status, http, jsonrpc) in TABLE.iter().copied() {
@@ -289,7 +288,7 @@ async fn an_old_peer_is_shown_the_old_table(binding: Binding) {
     }
 }
 
-/// The nine errors of A2A: reason, code of gRPC and its number, HTTP status, JSON-RPC number.
+/// The nine errors of A2A: reason, gRPC code and its number, HTTP status, JSON-RPC code.
 const NINE: [(&str, &str, u8, u16, i32); 9] = [
     ("TASK_NOT_FOUND", "NOT_FOUND", 5, 404, -32001),
     ("TASK_NOT_CANCELABLE", "FAILED_PRECONDITION", 9, 400, -32002),
@@ -302,7 +301,7 @@ const NINE: [(&str, &str, u8, u16, i32); 9] = [
     ("VERSION_NOT_SUPPORTED", "FAILED_PRECONDITION", 9, 400, -32009),
 ];
 
-/// The advice on each of them, to the last byte.
+/// The advice on each of these errors, byte for byte.
 fn advice(reason: &str) -> String {
     let broke = format!("the agent broke the protocol (failure id {ID})");
     let (verdict, actor, text) = match reason {
@@ -333,7 +332,7 @@ fn advice(reason: &str) -> String {
         "VERSION_NOT_SUPPORTED" => {
             ("fix", "caller", "send A2A-Version with a version that the server speaks")
         }
-        other => panic!("no advice is written down for {other}"),
+        other => panic!("no expected advice for {other}"),
     };
     let party = match actor {
         "caller" => r#","party":"the caller""#,
@@ -344,7 +343,7 @@ fn advice(reason: &str) -> String {
     format!(r#""verdict":"{verdict}","actor":"{actor}","text":"{text}"{party}"#)
 }
 
-/// The details of such an error, to the last byte.
+/// The details of such an error, byte for byte.
 fn details(reason: &str, number: u8) -> String {
     [
         r#"[{"@type":"type.googleapis.com/google.rpc.ErrorInfo","#,
@@ -352,7 +351,7 @@ fn details(reason: &str, number: u8) -> String {
         &format!(r#""failureId":"{ID}","hop":"0","retryable":"false","traceId":"{TRACE}"}}}},"#),
         r#"{"@type":"type.googleapis.com/faultline.v1.Failure","#,
         &format!(r#""id":"{ID}","code":{number},"reason":"{reason}","#),
-        r#""domain":"a2a-protocol.org","publicMessage":"as told","plane":"PLANE_PROTOCOL","#,
+        r#""domain":"a2a-protocol.org","publicMessage":"scripted","plane":"PLANE_PROTOCOL","#,
         &format!(r#""origin":{{"service":"coordinator"}},"traceId":"{TRACE}","#),
         r#""spanId":"00f067aa0ba902b7"},"#,
         &format!(r#"{{"@type":"type.googleapis.com/faultline.v1.Advice",{}}}]"#, advice(reason)),
@@ -361,7 +360,7 @@ fn details(reason: &str, number: u8) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_the_nine_errors_is_these_bytes() {
+async fn nine_a2a_errors_are_pinned_byte_for_byte() {
     let front = front("1.0.1").await;
     let rpc = faultline_tests::Rpc::at(front.address);
     let text = |reply: faultline_tests::rpc::Reply| String::from_utf8(reply.body.to_vec()).unwrap();
@@ -369,7 +368,7 @@ async fn each_of_the_nine_errors_is_these_bytes() {
         let details = details(reason, number);
         let asked = faultline_tests::rpc::envelope("GetTask", json!({"id": reason}));
         let head = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{{"code":{jsonrpc},"#);
-        let expected = format!(r#"{head}"message":"as told","data":{details}}}}}"#);
+        let expected = format!(r#"{head}"message":"scripted","data":{details}}}}}"#);
         assert_eq!(text(rpc.post(asked).await), expected);
 
         let reply = rpc.path(&format!("/tasks/{reason}")).get().await;
@@ -378,19 +377,19 @@ async fn each_of_the_nine_errors_is_these_bytes() {
             (http, "application/json")
         );
         let head = format!(r#"{{"error":{{"code":{http},"status":"{status}","#);
-        let expected = format!(r#"{head}"message":"as told","details":{details}}}}}"#);
+        let expected = format!(r#"{head}"message":"scripted","details":{details}}}}}"#);
         assert_eq!(text(reply), expected);
 
         let grpc = A2aEndpoint::new(Binding::Grpc, front.address);
         let refusal = grpc.call("GetTask", json!({"id": reason})).await.expect_err(reason);
-        assert_eq!((refusal.status.as_deref(), &*refusal.message), (Some(status), "as told"));
+        assert_eq!((refusal.status.as_deref(), &*refusal.message), (Some(status), "scripted"));
         let expected: Vec<Value> = serde_json::from_str(&details).unwrap();
         assert_eq!(refusal.details, expected, "{reason}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_not_found_is_named() {
+async fn unknown_task_is_named_in_the_error() {
     for binding in Binding::ALL {
         let up = start(binding).await;
         for operation in ["GetTask", "CancelTask"] {
@@ -401,7 +400,7 @@ async fn a_task_that_is_not_found_is_named() {
     }
 }
 
-async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
+async fn errors_that_a_mesh_can_provoke(binding: Binding) {
     let up = start(binding).await;
     let echo = up.agent("echo");
     let is = |refusal: Refusal, reason: &str| {
@@ -419,7 +418,7 @@ async fn the_errors_that_a_mesh_can_provoke(binding: Binding) {
     is(refused, "CONTENT_TYPE_NOT_SUPPORTED");
     let stamped = up.agent("stamped");
     let refused = stamped.call("SendMessage", message("x")).await.unwrap_err();
-    assert!(refused.message.contains(REQUIRED), "it names the extension: {refused:?}");
+    assert!(refused.message.contains(REQUIRED), "the message names the extension: {refused:?}");
     is(refused, "EXTENSION_SUPPORT_REQUIRED");
     let sent = stamped.header("a2a-extensions", REQUIRED).call("SendMessage", message("x")).await;
     assert!(sent.is_ok(), "{sent:?}");

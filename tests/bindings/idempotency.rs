@@ -1,4 +1,4 @@
-//! Sends that are safe to repeat: by their key, and by nothing else.
+//! Idempotency keys: a repeated send or answer with the same key has one effect.
 
 use faultline_tests::{
     Binding,
@@ -10,14 +10,14 @@ use serde_json::json;
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    a_repeated_send_is_one_task
-    two_at_once_are_one_task
-    a_key_belongs_to_one_body
-    without_a_key_every_send_counts
-    an_answer_can_be_repeated_too
+    repeated_send_is_one_task
+    concurrent_sends_with_one_key_are_one_task
+    key_belongs_to_one_body
+    sends_without_a_key_are_separate_tasks
+    repeated_answer_has_one_effect
 }
 
-async fn a_repeated_send_is_one_task(binding: Binding) {
+async fn repeated_send_is_one_task(binding: Binding) {
     let up = start(binding).await;
     let endpoint = up.agent("script").header("idempotency-key", "k-1");
     let params = message("chunk once");
@@ -28,7 +28,7 @@ async fn a_repeated_send_is_one_task(binding: Binding) {
     assert_eq!(streamed[0]["task"]["id"], first["task"]["id"], "{streamed:?}");
     let list = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     assert_eq!(list["totalSize"], 1, "{list}");
-    // The key may also travel in the metadata of the message, where there are no headers.
+    // The key may also be in the metadata of the message.
     let mut inside = message("chunk twice");
     inside["message"]["metadata"] = json!({"faultline.dev/idempotencyKey": "k-2"});
     let script = up.agent("script");
@@ -40,10 +40,10 @@ async fn a_repeated_send_is_one_task(binding: Binding) {
     let said = bare.call("SendMessage", params.clone()).await.unwrap();
     let again = bare.call("SendMessage", params).await.unwrap();
     assert!(said["message"].is_object(), "{said}");
-    assert_eq!(said, again, "the very message, although there was no task to keep it in");
+    assert_eq!(said, again, "the stored message is returned although no task exists");
 }
 
-async fn two_at_once_are_one_task(binding: Binding) {
+async fn concurrent_sends_with_one_key_are_one_task(binding: Binding) {
     let up = start(binding).await;
     let endpoint = up.agent("script").header("idempotency-key", "at once");
     let params = message("sleep 100ms; chunk once");
@@ -55,13 +55,13 @@ async fn two_at_once_are_one_task(binding: Binding) {
     assert_eq!(list["totalSize"], 1, "{list}");
 }
 
-async fn a_key_belongs_to_one_body(binding: Binding) {
+async fn key_belongs_to_one_body(binding: Binding) {
     let up = start(binding).await;
     let endpoint = up.agent("script").header("idempotency-key", "k");
     endpoint.call("SendMessage", message("chunk one")).await.unwrap();
     let other = endpoint.call("SendMessage", message("chunk two")).await.unwrap_err();
     assert_eq!(other.reason(), ("faultline.dev", "ALREADY_EXISTS"), "{other:?}");
-    // Another agent is another scope.
+    // A key is scoped to its agent.
     let echo = up.agent("echo").header("idempotency-key", "k");
     let sent = echo.call("SendMessage", message("three")).await.unwrap();
     assert_eq!(task::state(&sent["task"]), COMPLETED);
@@ -70,7 +70,7 @@ async fn a_key_belongs_to_one_body(binding: Binding) {
     assert_eq!(refused.fields(), ["Idempotency-Key"], "{refused:?}");
 }
 
-async fn without_a_key_every_send_counts(binding: Binding) {
+async fn sends_without_a_key_are_separate_tasks(binding: Binding) {
     let up = start(binding).await;
     let params = message("the same message id");
     let first = up.agent("echo").call("SendMessage", params.clone()).await.unwrap();
@@ -78,7 +78,7 @@ async fn without_a_key_every_send_counts(binding: Binding) {
     assert_ne!(first["task"]["id"], again["task"]["id"]);
 }
 
-async fn an_answer_can_be_repeated_too(binding: Binding) {
+async fn repeated_answer_has_one_effect(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();

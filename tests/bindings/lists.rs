@@ -1,4 +1,4 @@
-//! Listing: what is shown, in which order, and pages that stay true while tasks come and go.
+//! ListTasks: filters, order, artifacts, and pages that stay consistent while tasks are added.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    a_list_shows_what_was_asked_for
-    pages_survive_what_happens_between_them
-    a_wrong_page_is_refused
+    list_applies_filters_and_order
+    pages_list_each_task_once_while_tasks_are_added
+    invalid_page_is_refused
 }
 
 async fn send(endpoint: &A2aEndpoint, text: &str, context: &str) -> String {
     let mut params = message(text);
     params["message"]["contextId"] = context.into();
-    let sent = endpoint.call("SendMessage", params).await.expect("it is sent");
+    let sent = endpoint.call("SendMessage", params).await.expect("the send succeeds");
     task::id(&sent["task"]).to_owned()
 }
 
@@ -24,14 +24,14 @@ fn ids(list: &Value) -> Vec<&str> {
     list["tasks"].as_array().expect("tasks").iter().map(task::id).collect()
 }
 
-async fn a_list_shows_what_was_asked_for(binding: Binding) {
+async fn list_applies_filters_and_order(binding: Binding) {
     let up = start(binding).await;
     let echo = up.agent("echo");
     let script = up.agent("script");
     let empty = up.endpoint.call("ListTasks", json!({})).await.unwrap();
     if binding != Binding::Grpc {
         let exactly = json!({"tasks": [], "nextPageToken": "", "pageSize": 50, "totalSize": 0});
-        assert_eq!(empty, exactly, "what is required is printed, empty or not");
+        assert_eq!(empty, exactly, "required fields are printed even if empty");
     }
     let one = send(&echo, "one", "a").await;
     let two = send(&script, "ask \"two?\"", "a").await;
@@ -46,7 +46,11 @@ async fn a_list_shows_what_was_asked_for(binding: Binding) {
     let both = list(json!({"includeArtifacts": true, "contextId": "a"})).await;
     assert_eq!(task::artifacts(&both["tasks"][1])["echo"], "one", "{both}");
     if binding != Binding::Grpc {
-        assert_eq!(both["tasks"][0]["artifacts"], json!([]), "none is not the same as not shown");
+        assert_eq!(
+            both["tasks"][0]["artifacts"],
+            json!([]),
+            "an empty list differs from an omitted list"
+        );
     }
     let without = list(json!({"contextId": "b"})).await;
     assert!(without["tasks"][0].get("artifacts").is_none(), "{without}");
@@ -59,7 +63,7 @@ async fn a_list_shows_what_was_asked_for(binding: Binding) {
     assert!(brief["tasks"].as_array().unwrap().iter().all(silent), "{brief}");
 }
 
-async fn pages_survive_what_happens_between_them(binding: Binding) {
+async fn pages_list_each_task_once_while_tasks_are_added(binding: Binding) {
     let up = start(binding).await;
     let echo = up.agent("echo");
     let mut old = BTreeSet::new();
@@ -84,7 +88,7 @@ async fn pages_survive_what_happens_between_them(binding: Binding) {
     assert!(old.is_subset(&distinct), "nothing missed: {seen:?}");
 }
 
-async fn a_wrong_page_is_refused(binding: Binding) {
+async fn invalid_page_is_refused(binding: Binding) {
     let up = start(binding).await;
     for (params, field) in [
         (json!({"pageSize": 0}), "pageSize"),

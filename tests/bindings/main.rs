@@ -1,6 +1,6 @@
-//! The three bindings of A2A are one protocol: every test here is written once and run on each of
-//! them, against a whole mesh.
-// Every function here is a test; the lint knows only those that say so.
+//! Conformance of the three A2A bindings: each test is written once and runs on JSON-RPC, REST and
+//! gRPC, against a whole mesh.
+// The lint allows `unwrap` only in functions with a test attribute; here a macro makes the tests.
 #![allow(clippy::unwrap_used)]
 
 mod agents;
@@ -22,7 +22,7 @@ use faultline_tests::{A2aEndpoint, Binding, in_process};
 use faultline_worker::Worker;
 use tempfile::TempDir;
 
-/// Makes one test per binding of each function.
+/// Defines one test per binding for each function.
 macro_rules! on_every_binding {
     ($($name:ident)*) => {$(
         mod $name {
@@ -47,7 +47,7 @@ macro_rules! on_every_binding {
 }
 pub(crate) use on_every_binding;
 
-/// A mesh in this process and a door into it.
+/// A mesh in this process and its endpoint for one binding.
 struct Running {
     mesh: LocalMesh,
     endpoint: A2aEndpoint,
@@ -55,7 +55,7 @@ struct Running {
 }
 
 impl Running {
-    /// The door of an agent.
+    /// The endpoint of an agent.
     fn agent(&self, name: &str) -> A2aEndpoint {
         self.endpoint.agent(name)
     }
@@ -65,13 +65,13 @@ async fn start(binding: Binding) -> Running {
     start_with(binding, |_| {}).await
 }
 
-/// With the agents echo and script, and the picky ones of [`agents`].
+/// With the agents `echo` and `script`, and the restricted agents of [`agents`].
 async fn start_with(binding: Binding, change: impl FnOnce(&mut Config)) -> Running {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mut config = in_process(dir.path());
     change(&mut config);
     let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
-    let build = |config| agents::picky().into_iter().fold(Worker::new(config), Worker::offer);
+    let build = |config| agents::restricted().into_iter().fold(Worker::new(config), Worker::offer);
     mesh.attach(faultline_worker::Config::default(), build).await.expect("a worker attaches");
     let endpoint = A2aEndpoint::new(binding, mesh.gateway_addr());
     Running { mesh, endpoint, _dir: dir }

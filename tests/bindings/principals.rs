@@ -1,6 +1,6 @@
-//! Two principals on one mesh: each operation of each binding is tried by one on the other's task.
-//! Nothing is seen, nothing is changed, and a task that is somebody else's looks exactly like one
-//! that never was.
+//! Isolation of principals: one principal tries each operation of each binding on a task of
+//! another. The task is neither visible nor changed, and the answers equal those for an unknown
+//! task.
 
 use faultline::Config;
 use faultline_gateway::{Scope, Token};
@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start_with};
 
 on_every_binding! {
-    what_is_not_yours_is_not_there
-    who_does_not_say_who_they_are_is_refused
-    a_token_opens_what_it_was_made_for
-    a_token_without_agents_may_not_use_the_agent_for_drills
+    task_of_another_principal_is_not_found
+    unauthenticated_caller_is_refused
+    token_is_limited_to_its_agents_and_scopes
+    token_without_agents_may_not_use_the_agent_for_drills
 }
 
 const ALICE: &str = "alice-token";
@@ -77,8 +77,8 @@ async fn refused(endpoint: &A2aEndpoint, operation: &str, params: Value) -> Refu
     outcome.expect_err(operation)
 }
 
-/// What a refusal says, but for the ids that differ by nature.
-fn said(refusal: &Refusal, id: &str) -> String {
+/// A refusal as text, without its ids.
+fn comparable(refusal: &Refusal, id: &str) -> String {
     let info = &refusal.details[0];
     let text = format!(
         "{:?} {:?} {:?} {} {} {}",
@@ -92,7 +92,7 @@ fn said(refusal: &Refusal, id: &str) -> String {
     text.replace(id, "ID")
 }
 
-async fn what_is_not_yours_is_not_there(binding: Binding) {
+async fn task_of_another_principal_is_not_found(binding: Binding) {
     let up = start_with(binding, tokens).await;
     let alice = up.agent("script").bearer(ALICE);
     let bob = up.agent("script").bearer(BOB);
@@ -107,16 +107,16 @@ async fn what_is_not_yours_is_not_there(binding: Binding) {
     for (operation, params) in on_task(&id) {
         let theirs = refused(&bob, operation, params).await;
         let (_, nowhere) = on_task(NOWHERE).into_iter().find(|(o, _)| *o == operation).unwrap();
-        let nothing = refused(&bob, operation, nowhere).await;
+        let unknown = refused(&bob, operation, nowhere).await;
         assert_eq!(theirs.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"), "{operation}");
-        assert_eq!(said(&theirs, &id), said(&nothing, NOWHERE), "{operation}");
+        assert_eq!(comparable(&theirs, &id), comparable(&unknown, NOWHERE), "{operation}");
     }
     for params in [json!({}), json!({"contextId": "journey"})] {
         let list = bob.call("ListTasks", params).await.unwrap();
         assert_eq!(list["tasks"].as_array().map_or(0, Vec::len), 0, "{list}");
         assert_eq!(list["totalSize"].as_i64().unwrap_or(0), 0, "{list}");
     }
-    // The same context is another one to another principal.
+    // A context is scoped to its principal.
     let mut params = message("chunk mine");
     params["message"]["contextId"] = "journey".into();
     let own = bob.call("SendMessage", params).await.unwrap();
@@ -173,8 +173,8 @@ fn old_rest(id: &str) -> Vec<(&'static str, String, Value)> {
     ]
 }
 
-/// An answer, but for what differs by nature.
-fn words(reply: &Reply, id: &str) -> String {
+/// An answer as text, without ids and times.
+fn comparable_reply(reply: &Reply, id: &str) -> String {
     let mut body = reply.json();
     let error = &mut body["error"];
     let list = if error["data"].is_array() { "data" } else { "details" };
@@ -197,7 +197,7 @@ fn words(reply: &Reply, id: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
+async fn task_of_another_principal_is_not_found_by_0_3() {
     let up = start_with(Binding::JsonRpc, tokens).await;
     let alice = up.agent("script").bearer(ALICE);
     let asked = alice.call("SendMessage", message("ask \"who?\"; chunk $answer")).await.unwrap();
@@ -208,9 +208,9 @@ async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
 
     for ((method, theirs), (_, nowhere)) in old_rpc(&id).into_iter().zip(old_rpc(NOWHERE)) {
         let theirs = bob.post(envelope(method, theirs)).await;
-        let nothing = bob.post(envelope(method, nowhere)).await;
+        let unknown = bob.post(envelope(method, nowhere)).await;
         assert_eq!(theirs.json()["error"]["code"], -32001, "{method}");
-        assert_eq!(words(&theirs, &id), words(&nothing, NOWHERE), "{method}");
+        assert_eq!(comparable_reply(&theirs, &id), comparable_reply(&unknown, NOWHERE), "{method}");
     }
     let ask = async |(verb, path, body): (&str, String, Value)| {
         let body = if verb == "POST" { body.to_string() } else { String::new() };
@@ -222,13 +222,13 @@ async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
     for (theirs, nowhere) in old_rest(&id).into_iter().zip(old_rest(NOWHERE)) {
         let what = format!("{} {}", theirs.0, theirs.1);
         let theirs = ask(theirs).await;
-        let nothing = ask(nowhere).await;
+        let unknown = ask(nowhere).await;
         assert_eq!(
             (theirs.status.as_u16(), &theirs.json()["code"]),
             (404, &json!(-32001)),
             "{what}"
         );
-        assert_eq!(words(&theirs, &id), words(&nothing, NOWHERE), "{what}");
+        assert_eq!(comparable_reply(&theirs, &id), comparable_reply(&unknown, NOWHERE), "{what}");
     }
 
     let after = alice.call("GetTask", json!({"id": id})).await.unwrap();
@@ -237,7 +237,7 @@ async fn what_is_not_yours_is_not_there_by_the_doors_of_0_3_either() {
     assert_eq!(configs.unwrap()["configs"].as_array().map(Vec::len), Some(1));
 }
 
-async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
+async fn unauthenticated_caller_is_refused(binding: Binding) {
     let up = start_with(binding, tokens).await;
     for endpoint in
         [up.endpoint.clone(), up.endpoint.bearer("wrong"), up.endpoint.header("authorization", "x")]
@@ -261,19 +261,22 @@ async fn who_does_not_say_who_they_are_is_refused(binding: Binding) {
     }
 }
 
-async fn a_token_without_agents_may_not_use_the_agent_for_drills(binding: Binding) {
+async fn token_without_agents_may_not_use_the_agent_for_drills(binding: Binding) {
     let up = start_with(binding, tokens).await;
     let carol = up.endpoint.bearer(CAROL);
     for operation in ["SendMessage", "SendStreamingMessage"] {
         let refusal = refused(&carol.agent("script"), operation, message("chunk x")).await;
         assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");
-        assert!(refusal.message.contains("`agents`"), "it says how to allow it: {refusal:?}");
+        assert!(
+            refusal.message.contains("`agents`"),
+            "the message names the key that allows it: {refusal:?}"
+        );
     }
     let echoed = carol.agent("echo").call("SendMessage", message("x")).await.unwrap();
     assert_eq!(task::state(&echoed["task"]), COMPLETED);
 }
 
-async fn a_token_opens_what_it_was_made_for(binding: Binding) {
+async fn token_is_limited_to_its_agents_and_scopes(binding: Binding) {
     let up = start_with(binding, tokens).await;
     let alice = up.endpoint.bearer(ALICE);
     let reader = up.endpoint.bearer(READER);
@@ -281,7 +284,7 @@ async fn a_token_opens_what_it_was_made_for(binding: Binding) {
     let scripted = alice.agent("script").call("SendMessage", message("chunk x")).await.unwrap();
     let echoed = &echoed["task"];
     let scripted = &scripted["task"];
-    // The same principal by another token, which reads, and reads echo only.
+    // Another token of the same principal, which may read tasks of echo only.
     let read = reader.call("GetTask", json!({"id": echoed["id"]})).await.unwrap();
     assert_eq!(&read, echoed);
     let hidden = reader.call("GetTask", json!({"id": scripted["id"]})).await.unwrap_err();
@@ -296,7 +299,7 @@ async fn a_token_opens_what_it_was_made_for(binding: Binding) {
     ] {
         let refusal = refused(&reader.agent("echo"), operation, params).await;
         assert_eq!(refusal.reason().1, "INSUFFICIENT_SCOPE", "{operation}");
-        assert!(refusal.message.contains("send"), "it names the scope: {refusal:?}");
+        assert!(refusal.message.contains("send"), "the message names the scope: {refusal:?}");
         if binding == Binding::Rest {
             assert_eq!(refusal.http, Some(403), "{operation}");
         }

@@ -1,6 +1,5 @@
-//! Where the news of a task are pushed to: several places, each by its own configuration, which
-//! can be made, read and taken back on every binding. How they are delivered is tried in
-//! `tests/mesh/push.rs`.
+//! Push configurations: creation, reading, paging and deletion on every binding. Delivery is tested
+//! in `tests/mesh/push.rs`.
 
 use faultline_tests::{
     Binding,
@@ -12,15 +11,15 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    configs_are_made_read_and_taken_back
-    a_config_may_come_with_the_message
-    configs_come_in_pages
-    what_cannot_be_pushed_is_refused
+    configurations_are_created_read_and_deleted
+    configuration_may_be_part_of_the_message
+    configurations_are_paged
+    invalid_webhooks_and_agents_without_push_are_refused
 }
 
 const HOOK: &str = "http://127.0.0.1:9/hook";
 
-async fn configs_are_made_read_and_taken_back(binding: Binding) {
+async fn configurations_are_created_read_and_deleted(binding: Binding) {
     let up = start(binding).await;
     let asked = up.agent("script").call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let id = task::id(&asked["task"]).to_owned();
@@ -29,18 +28,18 @@ async fn configs_are_made_read_and_taken_back(binding: Binding) {
         "authentication": {"scheme": "Bearer", "credentials": "secret"}
     });
     let made = up.endpoint.call("CreateTaskPushNotificationConfig", config.clone()).await.unwrap();
-    let kept = |made: &Value| -> Value {
-        let mut kept = made.clone();
-        kept.as_object_mut().unwrap().remove("tenant");
-        kept
+    let without_tenant = |made: &Value| -> Value {
+        let mut config = made.clone();
+        config.as_object_mut().unwrap().remove("tenant");
+        config
     };
-    assert_eq!(kept(&made), config);
+    assert_eq!(without_tenant(&made), config);
     let unnamed = json!({"taskId": id, "url": HOOK});
     let second = up.endpoint.call("CreateTaskPushNotificationConfig", unnamed).await.unwrap();
     assert!(!second["id"].as_str().unwrap_or_default().is_empty(), "{second}");
     let named = json!({"taskId": id, "id": "mine"});
     let read = up.endpoint.call("GetTaskPushNotificationConfig", named.clone()).await.unwrap();
-    assert_eq!(kept(&read), config);
+    assert_eq!(without_tenant(&read), config);
     let all =
         up.endpoint.call("ListTaskPushNotificationConfigs", json!({"taskId": id})).await.unwrap();
     assert_eq!(all["configs"].as_array().map(Vec::len), Some(2), "{all}");
@@ -51,7 +50,7 @@ async fn configs_are_made_read_and_taken_back(binding: Binding) {
     assert_eq!(gone.reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
-async fn a_config_may_come_with_the_message(binding: Binding) {
+async fn configuration_may_be_part_of_the_message(binding: Binding) {
     let up = start(binding).await;
     let mut params = message("ask \"who?\"");
     params["configuration"] = json!({"taskPushNotificationConfig": {"url": HOOK, "id": "inline"}});
@@ -62,7 +61,7 @@ async fn a_config_may_come_with_the_message(binding: Binding) {
     assert_eq!((&read["url"], &read["taskId"]), (&json!(HOOK), &asked["task"]["id"]));
 }
 
-async fn configs_come_in_pages(binding: Binding) {
+async fn configurations_are_paged(binding: Binding) {
     let up = start(binding).await;
     let asked = up.agent("script").call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let id = task::id(&asked["task"]).to_owned();
@@ -86,7 +85,7 @@ async fn configs_come_in_pages(binding: Binding) {
     assert_eq!(seen, ["c0", "c1", "c2", "c3", "c4"]);
 }
 
-async fn what_cannot_be_pushed_is_refused(binding: Binding) {
+async fn invalid_webhooks_and_agents_without_push_are_refused(binding: Binding) {
     let up = start(binding).await;
     let asked = up.agent("script").call("SendMessage", message("ask \"who?\"")).await.unwrap();
     let id = task::id(&asked["task"]).to_owned();

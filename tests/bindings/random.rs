@@ -1,5 +1,5 @@
-//! Requests that nobody meant: valid ones, and valid ones with something broken. Whatever comes,
-//! the answer is well-formed, nothing panics, and the tasks are all there afterwards.
+//! Fuzz test of the bindings: random valid requests, and valid requests with broken trees or bytes.
+//! Every answer is well-formed, nothing panics, and the store keeps every task.
 
 mod grpc;
 mod v03;
@@ -14,39 +14,39 @@ use serde_json::{Value, json};
 
 const CASES: usize = 600;
 
-/// Each way in.
+/// The protocol of a fuzzed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Protocol {
     JsonRpc,
     Rest,
     Grpc,
-    OldJsonRpc,
-    OldRest,
+    JsonRpc03,
+    Rest03,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_json_rpc() {
-    try_all(Way::JsonRpc).await;
+async fn random_json_rpc_is_answered_well_formed() {
+    try_all(Protocol::JsonRpc).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_rest() {
-    try_all(Way::Rest).await;
+async fn random_rest_is_answered_well_formed() {
+    try_all(Protocol::Rest).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_grpc() {
-    try_all(Way::Grpc).await;
+async fn random_grpc_is_answered_well_formed() {
+    try_all(Protocol::Grpc).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_json_rpc_of_0_3() {
-    try_all(Way::OldJsonRpc).await;
+async fn random_json_rpc_of_0_3_is_answered_well_formed() {
+    try_all(Protocol::JsonRpc03).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_rest_of_0_3() {
-    try_all(Way::OldRest).await;
+async fn random_rest_of_0_3_is_answered_well_formed() {
+    try_all(Protocol::Rest03).await;
 }
 
 fn seed() -> u64 {
@@ -54,53 +54,54 @@ fn seed() -> u64 {
     given.unwrap_or_else(rand::random)
 }
 
-async fn try_all(way: Way) {
+async fn try_all(protocol: Protocol) {
     let seed = seed();
-    eprintln!("again with FAULTLINE_SEED={seed}");
+    eprintln!("repeat with FAULTLINE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let rpc = Rpc::at(mesh.gateway_addr());
     let mut known = Known::default();
-    let mut went_well = BTreeSet::new();
+    let mut succeeded = BTreeSet::new();
     for _ in 0..CASES {
         let (operation, params) = valid(&mut rng, &known);
         let task = params["taskId"].as_str().map(str::to_owned);
-        let is_fine = match way {
-            Way::JsonRpc => v1::rpc(&mut rng, &rpc, operation, params).await,
-            Way::Rest => v1::rest(&mut rng, &rpc, operation, params).await,
-            Way::Grpc => grpc::call(&mut rng, &rpc, operation, &params).await,
-            Way::OldJsonRpc => v03::rpc(&mut rng, &rpc, operation, params).await,
-            Way::OldRest => v03::rest(&mut rng, &rpc, operation, params).await,
+        let is_ok = match protocol {
+            Protocol::JsonRpc => v1::rpc(&mut rng, &rpc, operation, params).await,
+            Protocol::Rest => v1::rest(&mut rng, &rpc, operation, params).await,
+            Protocol::Grpc => grpc::call(&mut rng, &rpc, operation, &params).await,
+            Protocol::JsonRpc03 => v03::rpc(&mut rng, &rpc, operation, params).await,
+            Protocol::Rest03 => v03::rest(&mut rng, &rpc, operation, params).await,
         };
-        if is_fine {
-            went_well.insert(operation);
+        if is_ok {
+            succeeded.insert(operation);
         }
-        if is_fine && operation == "CreateTaskPushNotificationConfig" {
+        if is_ok && operation == "CreateTaskPushNotificationConfig" {
             known.pushed.extend(task);
         }
         if rng.random_ratio(1, 20) {
             known = Known { pushed: known.pushed, ..Known::of(&listed(&rpc).await) };
         }
     }
-    let operations = if way == Way::OldJsonRpc || way == Way::OldRest { 10 } else { 11 };
-    assert_eq!(went_well.len(), operations, "each went well at times: {went_well:?}");
+    let operations =
+        if protocol == Protocol::JsonRpc03 || protocol == Protocol::Rest03 { 10 } else { 11 };
+    assert_eq!(succeeded.len(), operations, "some calls of each operation succeed: {succeeded:?}");
     let before = listed(&rpc).await;
     for listed in &before {
         let id = task::id(listed);
         assert_eq!(task::state(&rpc.task(id).await), task::state(listed), "{listed}");
         assert_eq!(rpc.inspect(id).await["task"]["id"], id);
     }
-    mesh.stop().await.expect("the mesh leaves in order");
-    let mesh = LocalMesh::start(in_process(dir.path())).await.expect("the store is read again");
+    mesh.stop().await.expect("the mesh stops");
+    let mesh = LocalMesh::start(in_process(dir.path())).await.expect("the mesh restarts");
     let after = listed(&Rpc::at(mesh.gateway_addr())).await;
     let ids = |tasks: &[Value]| tasks.iter().map(|t| task::id(t).to_owned()).collect::<Vec<_>>();
     let mut was = ids(&before);
     let mut is = ids(&after);
     was.sort();
     is.sort();
-    assert_eq!(was, is, "no task came or went");
-    assert!(before.len() > CASES / 20, "enough of it was valid: {}", before.len());
+    assert_eq!(was, is, "the restart keeps every task");
+    assert!(before.len() > CASES / 20, "too few valid requests: {}", before.len());
 }
 
 /// Every task, page by page.
@@ -118,14 +119,14 @@ async fn listed(rpc: &Rpc) -> Vec<Value> {
     }
 }
 
-/// Tasks that may be meant. There always is one, and it is nobody's.
+/// Task ids for requests. Each list ends with an unknown id, so none is empty.
 struct Known {
     all: Vec<String>,
-    /// Streams of these come to an end.
+    /// Ended tasks, whose streams end.
     ended: Vec<String>,
-    /// These can be cancelled.
+    /// Tasks that can be cancelled.
     open: Vec<String>,
-    /// These have a push configuration, or had one.
+    /// Tasks with a present or former push configuration.
     pushed: Vec<String>,
 }
 
@@ -151,7 +152,7 @@ impl Known {
     }
 }
 
-/// A request that somebody could mean.
+/// A valid request.
 fn valid(rng: &mut StdRng, known: &Known) -> (&'static str, Value) {
     let one = |rng: &mut StdRng, ids: &[String]| ids.choose(rng).cloned();
     let id = one(rng, &known.all).expect("there is one");
@@ -176,7 +177,7 @@ fn valid(rng: &mut StdRng, known: &Known) -> (&'static str, Value) {
         5 => ("GetTask", json!({"id": id, "historyLength": rng.random_range(0..4)})),
         6 => {
             let id = one(rng, &known.open);
-            let metadata = json!({"why": [1, null, {"deep": "x"}]});
+            let metadata = json!({"note": [1, null, {"deep": "x"}]});
             ("CancelTask", json!({"id": id, "metadata": metadata}))
         }
         7 => {
@@ -249,17 +250,17 @@ fn break_bytes(rng: &mut StdRng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Details are never empty: the first of them says it.
-fn says_whether_to_retry(details: &Value) -> bool {
-    let said = details[0]["metadata"]["retryable"].as_str();
-    matches!(said, Some("true" | "false"))
+/// Whether the ErrorInfo, the first detail, has the flag `retryable`.
+fn has_retry_flag(details: &Value) -> bool {
+    let flag = details[0]["metadata"]["retryable"].as_str();
+    matches!(flag, Some("true" | "false"))
 }
 
-/// Bodies that were never meant to be anything.
+/// Random bytes as bodies.
 #[tokio::test(flavor = "multi_thread")]
 async fn noise_is_answered_in_json() {
     let seed = seed();
-    eprintln!("again with FAULTLINE_SEED={seed}");
+    eprintln!("repeat with FAULTLINE_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
@@ -274,7 +275,7 @@ async fn noise_is_answered_in_json() {
         let error = &reply.json()["error"];
         assert!(error["code"].is_i64() && error["message"].is_string(), "{path} {noise:?}");
         let details = error.get("data").or(error.get("details")).expect("details");
-        assert!(says_whether_to_retry(details), "{path} {noise:?}: {error}");
+        assert!(has_retry_flag(details), "{path} {noise:?}: {error}");
         assert!(!reply.status.is_server_error(), "{path} {noise:?}: {error}");
     }
 }

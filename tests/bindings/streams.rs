@@ -1,5 +1,5 @@
-//! Streams: the task first, then every event in order, the same for all who read, and an end that
-//! says why.
+//! Streams: the task first, then every event in order, identical for all readers, and a final event
+//! with the state.
 
 use faultline_tests::{
     Binding,
@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use crate::{on_every_binding, start};
 
 on_every_binding! {
-    the_task_comes_first_and_its_end_last
-    a_bare_message_is_the_whole_stream
-    a_streaming_send_closes_at_a_question
-    a_credential_keeps_the_stream_open
-    a_subscription_lives_through_questions
-    all_who_subscribe_see_the_same
-    what_has_ended_has_no_stream
-    a_refused_stream_is_a_plain_answer
+    stream_begins_with_the_task_and_ends_with_its_final_status
+    message_without_a_task_is_the_whole_stream
+    streaming_send_closes_at_a_question
+    credential_request_keeps_the_stream_open
+    subscription_stays_open_through_questions
+    subscribers_see_the_same_events
+    ended_task_has_no_stream
+    refused_stream_is_a_plain_answer
 }
 
 fn states(events: &[Value]) -> Vec<&str> {
@@ -35,7 +35,7 @@ fn states(events: &[Value]) -> Vec<&str> {
     states
 }
 
-async fn the_task_comes_first_and_its_end_last(binding: Binding) {
+async fn stream_begins_with_the_task_and_ends_with_its_final_status(binding: Binding) {
     let up = start(binding).await;
     let script = "say on it; chunk one; chunk two; say nearly";
     let events = up.agent("script").stream("SendStreamingMessage", message(script)).await;
@@ -59,7 +59,7 @@ async fn the_task_comes_first_and_its_end_last(binding: Binding) {
     }
 }
 
-async fn a_bare_message_is_the_whole_stream(binding: Binding) {
+async fn message_without_a_task_is_the_whole_stream(binding: Binding) {
     let up = start(binding).await;
     let events = up.agent("script").stream("SendStreamingMessage", message("message hi")).await;
     let events = events.unwrap().all().await;
@@ -67,7 +67,7 @@ async fn a_bare_message_is_the_whole_stream(binding: Binding) {
     assert_eq!(task::text(&events[0]["message"]), "hi");
 }
 
-async fn a_streaming_send_closes_at_a_question(binding: Binding) {
+async fn streaming_send_closes_at_a_question(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.stream("SendStreamingMessage", message("ask \"who?\"; chunk $answer")).await;
@@ -79,7 +79,7 @@ async fn a_streaming_send_closes_at_a_question(binding: Binding) {
     assert_eq!(states(&done).last(), Some(&COMPLETED), "{done:?}");
 }
 
-async fn a_credential_keeps_the_stream_open(binding: Binding) {
+async fn credential_request_keeps_the_stream_open(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let wants = message("auth https://login.example.org; chunk in");
@@ -103,7 +103,7 @@ async fn until_state(events: &mut Events, state: &str) -> Vec<Value> {
     panic!("the stream ended before {state}: {seen:?}");
 }
 
-async fn a_subscription_lives_through_questions(binding: Binding) {
+async fn subscription_stays_open_through_questions(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask \"who?\"; ask \"sure?\"")).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_subscription_lives_through_questions(binding: Binding) {
     assert_eq!(states(&rest), [WORKING, INPUT_REQUIRED, WORKING, COMPLETED], "{rest:?}");
 }
 
-async fn all_who_subscribe_see_the_same(binding: Binding) {
+async fn subscribers_see_the_same_events(binding: Binding) {
     let up = start(binding).await;
     let script = up.agent("script");
     let asked = script.call("SendMessage", message("ask go; chunk a; say b; chunk c")).await;
@@ -131,7 +131,7 @@ async fn all_who_subscribe_see_the_same(binding: Binding) {
             readers.push(tokio::spawn(events.all()));
         }
     }
-    // One leaves without a word.
+    // One reader disconnects.
     drop(up.endpoint.stream("SubscribeToTask", json!({"id": id})).await.unwrap());
     script.call("SendMessage", answer(&id, "go")).await.unwrap();
     let mut all = Vec::new();
@@ -142,7 +142,7 @@ async fn all_who_subscribe_see_the_same(binding: Binding) {
     assert!(all.iter().all(|seen| *seen == all[0]), "{all:?}");
 }
 
-async fn what_has_ended_has_no_stream(binding: Binding) {
+async fn ended_task_has_no_stream(binding: Binding) {
     let up = start(binding).await;
     let sent = up.agent("echo").call("SendMessage", message("x")).await.unwrap();
     let ended = up.endpoint.stream("SubscribeToTask", json!({"id": sent["task"]["id"]})).await;
@@ -151,7 +151,7 @@ async fn what_has_ended_has_no_stream(binding: Binding) {
     assert_eq!(refused(nobody).reason(), ("a2a-protocol.org", "TASK_NOT_FOUND"));
 }
 
-async fn a_refused_stream_is_a_plain_answer(binding: Binding) {
+async fn refused_stream_is_a_plain_answer(binding: Binding) {
     let up = start(binding).await;
     let nobody = up.agent("nobody").stream("SendStreamingMessage", message("x")).await;
     assert_eq!(refused(nobody).reason(), ("faultline.dev", "AGENT_NOT_FOUND"));
@@ -163,7 +163,7 @@ fn refused<T>(
     result: Result<T, faultline_tests::a2a_endpoint::Refusal>,
 ) -> faultline_tests::a2a_endpoint::Refusal {
     match result {
-        Ok(_) => panic!("it is refused"),
+        Ok(_) => panic!("the stream is not refused"),
         Err(refusal) => refusal,
     }
 }

@@ -1,4 +1,4 @@
-//! Which protocol a request is taken for, and how one that is none is refused.
+//! Version negotiation: A2A 1.x, A2A 0.3, and refusals of other versions.
 
 use faultline_tests::{Binding, Rpc, rpc::message};
 use serde_json::json;
@@ -6,11 +6,11 @@ use serde_json::json;
 use crate::{on_every_binding, start, start_with};
 
 on_every_binding! {
-    every_1_x_is_1_0
-    what_is_not_spoken_is_refused
+    versions_1_x_are_served_as_1_0
+    unknown_version_is_refused
 }
 
-async fn every_1_x_is_1_0(binding: Binding) {
+async fn versions_1_x_are_served_as_1_0(binding: Binding) {
     let up = start(binding).await;
     for version in ["1", "1.0", "1.0.1", "1.7", " 1.0 "] {
         let endpoint = up.agent("echo").header("a2a-version", version);
@@ -19,7 +19,7 @@ async fn every_1_x_is_1_0(binding: Binding) {
     }
 }
 
-async fn what_is_not_spoken_is_refused(binding: Binding) {
+async fn unknown_version_is_refused(binding: Binding) {
     let up = start(binding).await;
     for version in ["2.0", "0.2", "0.3", "abc", "1.x", "10"] {
         let endpoint = up.agent("echo").header("a2a-version", version);
@@ -30,21 +30,24 @@ async fn what_is_not_spoken_is_refused(binding: Binding) {
             Binding::Rest => assert_eq!(refused.http, Some(400), "{version}"),
             Binding::Grpc => {
                 assert_eq!(refused.status.as_deref(), Some("FAILED_PRECONDITION"));
-                assert!(!refused.message.contains("or 0.3"), "there is none: {refused:?}");
+                assert!(!refused.message.contains("or 0.3"), "gRPC has no 0.3: {refused:?}");
             }
         }
     }
     if binding != Binding::Grpc {
-        // Without a version it is 0.3 that is spoken, and this is none of its operations.
+        // Without a version header the request is 0.3, which lacks this operation.
         let endpoint = up.agent("echo").header("a2a-version", "");
         let refused = endpoint.call("SendMessage", message("x")).await.unwrap_err();
         assert_eq!(refused.reason().1, "VERSION_NOT_SUPPORTED", "{refused:?}");
-        assert!(refused.message.contains("A2A-Version"), "it names the header: {refused:?}");
+        assert!(
+            refused.message.contains("A2A-Version"),
+            "the message names the header: {refused:?}"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_version_may_stand_in_the_query() {
+async fn version_may_be_in_the_query() {
     let up = start(Binding::JsonRpc).await;
     let bare = Rpc::bare(up.mesh.gateway_addr());
     let sent = bare.path("/agents/echo?A2A-Version=1.0").call("SendMessage", message("x")).await;
@@ -55,7 +58,7 @@ async fn the_version_may_stand_in_the_query() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_old_dialect_is_spoken_unless_it_is_switched_off() {
+async fn a2a_0_3_is_served_unless_switched_off() {
     let up = start(Binding::JsonRpc).await;
     let old = json!({"message": {
         "kind": "message", "messageId": "1", "role": "user",

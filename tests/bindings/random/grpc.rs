@@ -1,4 +1,4 @@
-//! By gRPC: messages of the contract, whole or with broken bytes.
+//! Fuzzing over gRPC: proto messages, whole or with broken bytes.
 
 use bytes::{Buf, BufMut};
 use faultline_proto::{a2a, json, status::from_status};
@@ -14,7 +14,7 @@ use tonic::{
 
 use super::break_bytes;
 
-/// Bytes as they are: neither side of the contract is asked.
+/// A codec of raw bytes.
 #[derive(Clone, Copy)]
 struct Raw;
 
@@ -52,7 +52,7 @@ impl Decoder for Raw {
     }
 }
 
-/// Whether it went well.
+/// Sends one request; returns whether the call succeeded.
 pub(super) async fn call(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: &Value) -> bool {
     let text = params.to_string();
     let mut bytes = match operation {
@@ -75,16 +75,20 @@ pub(super) async fn call(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: &
         break_bytes(rng, &mut bytes);
     }
     let endpoint = Endpoint::from_shared(format!("http://{}", rpc.address()));
-    let channel = endpoint.expect("an address is a URL").connect().await.expect("it connects");
+    let channel = endpoint
+        .expect("an address is a URL")
+        .connect()
+        .await
+        .expect("the port accepts connections");
     let mut client = tonic::client::Grpc::new(channel);
-    client.ready().await.expect("it is ready");
+    client.ready().await.expect("the channel is ready");
     let mut request = tonic::Request::new(bytes.clone());
     request.metadata_mut().insert("a2a-version", "1.0".parse().expect("text"));
     let path = format!("/lf.a2a.v1.A2AService/{operation}").parse().expect("a path");
     let called = match operation {
         "SubscribeToTask" | "SendStreamingMessage" => {
             if operation == "SubscribeToTask" {
-                // From the first event: then a task that has ended has a stream too.
+                // From the first event, because an ended task has a stream then.
                 request.metadata_mut().insert("last-event-id", "0".parse().expect("text"));
             }
             stream(client.server_streaming(request, path, Raw).await).await
@@ -95,11 +99,14 @@ pub(super) async fn call(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: &
     let ours = [tonic::Code::Internal, tonic::Code::Unknown, tonic::Code::Unavailable];
     assert!(!ours.contains(&status.code()), "{operation} {bytes:?}: {status}");
     let failure = from_status(&status);
-    assert!(!failure.trace_id.is_empty(), "ours, with its details: {operation} {status:?}");
+    assert!(
+        !failure.trace_id.is_empty(),
+        "an error of the mesh has a trace id: {operation} {status:?}"
+    );
     false
 }
 
-/// Every event, each a message of the contract.
+/// Reads every event of a stream.
 async fn stream(
     opened: Result<tonic::Response<tonic::Streaming<Vec<u8>>>, Status>,
 ) -> Result<(), Status> {
@@ -107,7 +114,7 @@ async fn stream(
     let mut count = 0;
     while let Some(event) = events.message().await? {
         let event = a2a::StreamResponse::decode(event.as_slice()).expect("an event");
-        assert!(event.payload.is_some(), "an event says something");
+        assert!(event.payload.is_some(), "an event has a payload");
         count += 1;
     }
     assert!(count > 0, "a stream has an event");

@@ -1,4 +1,4 @@
-//! The same by the doors of A2A 0.3, in its own words.
+//! Fuzzing over JSON-RPC and REST of A2A 0.3.
 
 use faultline_tests::Rpc;
 use http::{Method, StatusCode};
@@ -7,28 +7,28 @@ use serde_json::{Value, json};
 
 use super::v1;
 
-/// Whether it went well.
+/// Sends one request; returns whether the call succeeded.
 pub(super) async fn rpc(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) -> bool {
     let Some((method, params)) = rpc_request(operation, params) else { return false };
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     let rpc = Rpc::bare(rpc.address()).agent("script");
-    let (reply, said) = v1::post(rng, &rpc, operation, body).await;
-    let Some(events) = v1::events(&reply, &said) else {
-        return v1::is_rpc_answer(&reply.json(), &said);
+    let (reply, sent) = v1::post(rng, &rpc, operation, body).await;
+    let Some(events) = v1::events(&reply, &sent) else {
+        return v1::is_rpc_answer(&reply.json(), &sent);
     };
-    let mut is_fine = true;
+    let mut is_ok = true;
     for (at, (_, event)) in events.iter().enumerate() {
-        is_fine = v1::is_rpc_answer(event, &said);
+        is_ok = v1::is_rpc_answer(event, &sent);
         let is_last = at == events.len() - 1;
         let result = &event["result"];
         let ends = result["kind"] == "message" || result["final"] == true;
-        assert!(is_fine || is_last, "an error is the last: {said}: {event}");
+        assert!(is_ok || is_last, "an error is the last: {sent}: {event}");
         assert!(
-            !is_fine || ends == is_last,
-            "the last one, and only that, says so: {said}: {event}"
+            !is_ok || ends == is_last,
+            "only the last event is marked as final: {sent}: {event}"
         );
     }
-    is_fine
+    is_ok
 }
 
 fn rpc_request(operation: &str, mut params: Value) -> Option<(&'static str, Value)> {
@@ -68,23 +68,23 @@ fn rpc_send(mut new: Value) -> Value {
     json!({"message": message, "configuration": {"blocking": blocking, "historyLength": 1}})
 }
 
-/// Whether it went well.
+/// Sends one request; returns whether the call succeeded.
 pub(super) async fn rest(rng: &mut StdRng, rpc: &Rpc, operation: &str, params: Value) -> bool {
     let Some((method, path, body)) = rest_request(operation, params) else { return false };
     let path = format!("/agents/script/v1{path}");
-    let (reply, said) = v1::send(rng, rpc, (operation, "0.3"), method, &path, &body).await;
-    if let Some(events) = v1::events(&reply, &said) {
-        let (is_error, last) = events.last().expect("it has some");
+    let (reply, sent) = v1::send(rng, rpc, (operation, "0.3"), method, &path, &body).await;
+    if let Some(events) = v1::events(&reply, &sent) {
+        let (is_error, last) = events.last().expect("a stream has events");
         let ends = last.get("message").is_some() || last["statusUpdate"]["final"] == true;
-        assert!(*is_error || ends, "{said}: {last}");
+        assert!(*is_error || ends, "{sent}: {last}");
         return !is_error;
     }
     let answer = reply.json();
     let is_refused = reply.status != StatusCode::OK;
     if is_refused && answer["jsonrpc"] != "2.0" {
-        let said = format!("{said}: {answer}");
-        assert_eq!(answer["error"]["code"], reply.status.as_u16(), "{said}");
-        assert!(super::says_whether_to_retry(&answer["error"]["details"]), "{said}");
+        let sent = format!("{sent}: {answer}");
+        assert_eq!(answer["error"]["code"], reply.status.as_u16(), "{sent}");
+        assert!(super::has_retry_flag(&answer["error"]["details"]), "{sent}");
     }
     !is_refused
 }
