@@ -80,7 +80,7 @@ impl Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_client_does_what_the_readme_says() {
+async fn every_client_does_as_documented() {
     let installed = install().await;
     let results = stream::iter(CLIENTS).map(|client| run(client, &installed)).buffered(AT_ONCE);
     let lines: Vec<Line> = results.collect::<Vec<_>>().await.concat();
@@ -90,15 +90,15 @@ async fn every_client_does_what_the_readme_says() {
         .collect();
     assert!(failed.is_empty(), "{} checks failed:\n{}", failed.len(), failed.join("\n"));
 
-    let readme = root().join("README.md");
-    let text = fs::read_to_string(&readme).expect("there is a README");
+    let document = root().join("docs/interop.md");
+    let text = fs::read_to_string(&document).expect("docs/interop.md exists");
     let table = table::table(&lines);
-    let expected = table::replace(&text, &table).expect("the README has a place for the table");
+    let expected = table::replace(&text, &table).expect("docs/interop.md has a place for the table");
     if env::var_os(WRITE).is_some() {
-        fs::write(&readme, expected).expect("the README can be written");
+        fs::write(&document, expected).expect("docs/interop.md can be written");
     } else {
         let same = text == expected;
-        assert!(same, "the README's table is another (`tests/run clients` writes it):\n{table}");
+        assert!(same, "the table of docs/interop.md differs (`tests/run clients` writes it):\n{table}");
     }
 }
 

@@ -38,12 +38,12 @@ const AFTER_HELP: &str = "\
 Examples:
   faultline up                          start a whole mesh in this process
   faultline send echo \"hello\"           run a task and follow it
-  faultline explain RATE_LIMITED        what a reason means and who acts on it
-  faultline explain TASK                what happened to a task, hop by hop
+  faultline explain RATE_LIMITED        the meaning of a reason, and the party that acts
+  faultline explain TASK                the history of a task, hop by hop
   faultline top                         agents, workers, queues and failures, live
 
-Exit codes: 0 well, 3 waiting for an answer, 64 usage, 65 bad input, 69 unavailable,
-70 failed, 75 failed but may be tried again, 77 denied, 78 bad configuration.";
+Exit codes: 0 success, 3 waiting for an answer, 64 usage, 65 bad input, 69 unavailable,
+70 failed, 75 failed but retryable, 77 denied, 78 bad configuration.";
 
 /// Runs one command line to its end. Configuration is read from the variables in `env`.
 pub fn run(args: impl IntoIterator<Item = OsString>, env: &Environment) -> Exit {
@@ -185,6 +185,10 @@ mod tests {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         for file in [
             "README.md",
+            "docs/tour.md",
+            "docs/operating.md",
+            "docs/writing-agents.md",
+            "docs/benchmarks.md",
             "deploy/README.md",
             "deploy/helm/faultline/README.md",
             "deploy/prometheus/rules.yaml",

@@ -22,8 +22,9 @@ use crate::{refunds, root};
 /// The front ends through which a person answers.
 #[derive(Clone, Copy, Debug)]
 enum By {
-    /// `POST /mesh/Answer` with these fields, as `services/gateway/src/operators/console/question.js` sends
-    /// them for the buttons Approve, Decline and Dismiss.
+    /// `POST /mesh/Answer` with these fields, as
+    /// `services/gateway/src/operators/console/question.js` sends them for the buttons Approve,
+    /// Decline and Dismiss.
     Console(&'static str),
     /// `faultline answer TASK …`.
     CommandLine(&'static [&'static str]),
@@ -179,7 +180,7 @@ async fn a_text_that_is_neither_yes_nor_no_is_refused_and_the_question_stays_ope
 #[test]
 fn the_agent_of_the_readme_is_the_example_and_the_one_tested_here() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let readme = read("README.md");
+    let readme = read("docs/writing-agents.md");
     let from = readme.find("struct Refunds;").expect("the README has an agent");
     let agent = readme[from..].split("\n```").next().unwrap();
     for copy in ["services/worker/examples/refunds.rs", file!()] {
