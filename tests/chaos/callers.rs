@@ -1,6 +1,6 @@
-//! The load on a cluster: clients that go to whichever gateway answers, repeat what may be
-//! repeated, resume what broke off, and write down what they were told. What they may be told
-//! beside an answer is that the mesh cannot be reached just now; anything else they report.
+//! The load on a cluster: clients that call any gateway, repeat sends under an idempotency key,
+//! resume broken streams and record their observations. The mesh may refuse a call only as
+//! unavailable, overloaded or timed out; any other error is reported as unexpected.
 
 use std::{
     io,
@@ -20,56 +20,58 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use crate::told::{self, Entry, Told, View, Wanted};
+use crate::observations::{self, Entry, Expected, Observation, View};
 
-/// Unavailable, overloaded, out of time: what the mesh may say when it is not whole.
-const PASSING: [i64; 3] = [-31014, -31008, -31004];
+/// Unavailable, overloaded, timed out: errors that are allowed while faults are injected.
+const TRANSIENT: [i64; 3] = [-31014, -31008, -31004];
 const NOT_CANCELABLE: i64 = -32002;
-/// Of an answer: the task does not ask just now.
+/// The error for an answer to a task without an open question.
 const UNSUPPORTED: i64 = -32004;
-/// A gateway that is silent for so long is left for another.
+/// Timeout of one call, after which the next gateway is called.
 const CALL: Duration = Duration::from_secs(8);
-/// No task takes so long, whatever is done to the mesh, once all is done.
+/// Time limit of one task, faults included.
 const TASK: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Sends under a key until it is answered.
+    /// Sends under an idempotency key until a gateway answers.
     Repeating,
-    /// Follows the stream, and resumes it elsewhere as often as it breaks; others look on.
+    /// Follows the stream and resumes it at any gateway; a second subscriber may watch.
     Streaming,
-    /// Has others do it, who have others do it.
+    /// Delegates through several levels.
     Delegating,
-    /// Is asked, and answers, mostly.
+    /// Answers a question, in nine of ten tasks.
     Answering,
-    /// What fails because it has to.
+    /// Sends tasks that must fail.
     Failing,
-    /// Changes its mind.
+    /// Cancels its tasks.
     Canceling,
 }
 
-/// What one client comes back with.
+/// Result of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    pub(crate) told: Vec<Told>,
-    /// What nobody may be told.
-    pub(crate) odd: Vec<String>,
-    /// Blocking calls that were answered before the end: allowed if a coordinator lost its store.
+    pub(crate) observations: Vec<Observation>,
+    /// Errors and delays that no fault explains.
+    pub(crate) unexpected: Vec<String>,
+    /// Blocking calls that were answered early: allowed if a coordinator lost its store.
     pub(crate) early: Vec<String>,
     pub(crate) refused: usize,
 }
 
 impl Report {
-    /// An answer before the end has to say that the store was away.
-    fn note_early(&mut self, what: String, task: &Value) {
-        match task["metadata"]["faultline.dev/earlyAnswer"] == "STORE_UNAVAILABLE" {
-            true => self.early.push(what),
-            false => self.odd.push(what),
+    /// Records an early answer. It must carry STORE_UNAVAILABLE.
+    fn note_early(&mut self, details: String, task: &Value) {
+        if task["metadata"]["faultline.dev/earlyAnswer"] == "STORE_UNAVAILABLE" {
+            self.early.push(details);
+        } else {
+            self.unexpected.push(details);
         }
     }
 }
 
+/// One client of the load. Its task owns it for the run and returns its report.
 pub(crate) struct Caller {
     kind: Kind,
     name: usize,
@@ -86,7 +88,7 @@ impl Caller {
         Self { kind, name, gateways, rng, sent: 0, report: Report::default() }
     }
 
-    /// Sends until told to stop, and brings what it has begun to its end.
+    /// Sends tasks until the stop flag is set, and waits for those in progress.
     pub(crate) async fn run(mut self, stop: Arc<AtomicBool>) -> Report {
         while !stop.load(Relaxed) {
             match self.kind {
@@ -106,7 +108,7 @@ impl Caller {
         self.gateways[self.rng.random_range(0..self.gateways.len())].clone()
     }
 
-    /// A script of chunks and sleeps, and the text it writes. Each chunk says its place.
+    /// A script of chunks and sleeps, and the text that it writes. Chunks are numbered.
     fn script(&mut self) -> (String, String) {
         self.sent += 1;
         let (mut script, mut text) = (String::new(), String::new());
@@ -121,22 +123,22 @@ impl Caller {
         (script, text)
     }
 
-    fn note(&mut self, task: &Value, params: &Value, wanted: Wanted) -> usize {
+    fn note(&mut self, task: &Value, params: &Value, expected: Expected) -> usize {
         let finals = [task::state(task)].into_iter().filter(|s| is_final(s));
-        self.report.told.push(Told {
+        self.report.observations.push(Observation {
             client: format!("{:?} {}", self.kind, self.name),
             task_id: task::id(task).to_owned(),
             message_id: params["message"]["messageId"].as_str().unwrap_or_default().to_owned(),
-            wanted,
+            expected,
             answered: None,
             finals: finals.map(str::to_owned).collect(),
             views: Vec::new(),
             canceling: false,
         });
-        self.report.told.len() - 1
+        self.report.observations.len() - 1
     }
 
-    /// The answer, if there was one.
+    /// The answer, if the call succeeded.
     fn reached<T>(&mut self, answered: io::Result<Result<T, Value>>) -> Option<T> {
         match answered {
             Ok(Ok(answer)) => return Some(answer),
@@ -148,13 +150,14 @@ impl Caller {
 
     fn refused(&mut self, error: &Value) {
         self.report.refused += 1;
-        if !error["code"].as_i64().is_some_and(|code| PASSING.contains(&code)) {
-            self.report.odd.push(format!("{:?} {} was told {error}", self.kind, self.name));
+        if !error["code"].as_i64().is_some_and(|code| TRANSIENT.contains(&code)) {
+            let client = format!("{:?} {}", self.kind, self.name);
+            self.report.unexpected.push(format!("{client} received {error}"));
         }
     }
 
-    /// Sends under a key, to one gateway after the other, until it is taken. What was given up
-    /// may be a task or not: nobody was told.
+    /// Sends under an idempotency key to random gateways until one accepts. After an abandoned send
+    /// the task may exist or not.
     async fn keyed(&mut self, params: &Value, stop: &AtomicBool) -> Option<Value> {
         let key = format!("{}-{}", self.name, params["message"]["messageId"]);
         while !stop.load(Relaxed) {
@@ -163,8 +166,8 @@ impl Caller {
             match sent {
                 Ok(Err(error)) if error["code"] == UNSUPPORTED => {
                     self.report.refused += 1;
-                    let unjust = self.is_unjust(params, &error).await;
-                    self.report.odd.extend(unjust);
+                    let unjustified = self.unjustified_refusal(params, &error).await;
+                    self.report.unexpected.extend(unjustified);
                 }
                 sent => {
                     if let Some(sent) = self.reached(sent) {
@@ -177,34 +180,39 @@ impl Caller {
         None
     }
 
-    /// What is wrong with the refusal of an answer, by what is stored of its task.
-    async fn is_unjust(&mut self, params: &Value, error: &Value) -> Option<String> {
+    /// The reason why the refusal of an answer contradicts the stored events of its task, if it does.
+    async fn unjustified_refusal(&mut self, params: &Value, error: &Value) -> Option<String> {
         let id = params["message"]["taskId"].as_str().unwrap_or_default();
         let end = Instant::now() + TASK;
         let flaw = loop {
             let rpc = self.gateway();
-            match told::events(&rpc, id).await {
+            match observations::events(&rpc, id).await {
                 Some(events) => break refusal_flaw(&events, &params["message"]["messageId"])?,
-                None if Instant::now() > end => break "nobody can tell what is stored of it",
+                None if Instant::now() > end => break "its events cannot be read",
                 None => sleep(PAUSE).await,
             }
         };
-        let (kind, name) = (self.kind, self.name);
-        Some(format!("{kind:?} {name} was told {error} of task {id}, but {flaw}"))
+        let client = format!("{:?} {}", self.kind, self.name);
+        Some(format!("{client} received {error} for task {id}, but {flaw}"))
     }
 
-    async fn begin(&mut self, script: &str, wanted: Wanted, stop: &AtomicBool) -> Option<usize> {
+    async fn begin(
+        &mut self,
+        script: &str,
+        expected: Expected,
+        stop: &AtomicBool,
+    ) -> Option<usize> {
         let mut params = message(script);
         params["configuration"] = json!({"returnImmediately": true});
         let task = self.keyed(&params, stop).await?;
-        Some(self.note(&task, &params, wanted))
+        Some(self.note(&task, &params, expected))
     }
 
     async fn repeat(&mut self, stop: &AtomicBool) {
         let (script, text) = self.script();
         let params = message(&script);
         let Some(task) = self.keyed(&params, stop).await else { return };
-        let at = self.note(&task, &params, Wanted::Artifact("output", text));
+        let at = self.note(&task, &params, Expected::Artifact("output", text));
         if !is_final(task::state(&task)) {
             self.report.note_early(format!("a blocking send did not wait: {task}"), &task);
             self.poll_until(at, is_final).await;
@@ -217,8 +225,8 @@ impl Caller {
             let pause = self.rng.random_range(1..100);
             script = format!("sleep {pause}ms; delegate script {{ {script} }}");
         }
-        let wanted = Wanted::Artifact("output", text);
-        if let Some(at) = self.begin(&script, wanted, stop).await {
+        let expected = Expected::Artifact("output", text);
+        if let Some(at) = self.begin(&script, expected, stop).await {
             self.poll_until(at, is_final).await;
         }
     }
@@ -229,8 +237,8 @@ impl Caller {
         for _ in 0..depth {
             script = format!("delegate script {{ {script} }}");
         }
-        let wanted = Wanted::Failure("FAILED_PRECONDITION", depth);
-        if let Some(at) = self.begin(&script, wanted, stop).await {
+        let expected = Expected::Failure("FAILED_PRECONDITION", depth);
+        if let Some(at) = self.begin(&script, expected, stop).await {
             self.poll_until(at, is_final).await;
         }
     }
@@ -238,25 +246,24 @@ impl Caller {
     async fn answer(&mut self, stop: &AtomicBool) {
         let (before, first) = self.script();
         let asks = format!("{before}; ask \"And now?\"; chunk \"$answer\"");
-        let asks = match self.rng.random_bool(0.3) {
-            true => format!("delegate script {{ {asks} }}"),
-            false => asks,
-        };
+        let is_delegated = self.rng.random_bool(0.3);
+        let asks = if is_delegated { format!("delegate script {{ {asks} }}") } else { asks };
         let silent = self.rng.random_bool(0.1);
-        let wanted = match silent {
-            true => Wanted::Question,
-            false => Wanted::Artifact("output", format!("{first}yes")),
+        let expected = if silent {
+            Expected::Question
+        } else {
+            Expected::Artifact("output", format!("{first}yes"))
         };
-        let Some(at) = self.begin(&asks, wanted, stop).await else { return };
+        let Some(at) = self.begin(&asks, expected, stop).await else { return };
         let settled = |state: &str| is_final(state) || state == INPUT_REQUIRED;
         if self.poll_until(at, settled).await.is_none_or(|state| is_final(&state)) || silent {
             return;
         }
-        let params = answer(&self.report.told[at].task_id, "yes");
-        // What was begun is brought to its end, whoever says stop.
+        let params = answer(&self.report.observations[at].task_id, "yes");
+        // An open task is completed even after the stop flag is set.
         if let Some(task) = self.keyed(&params, &AtomicBool::new(false)).await {
             let message = params["message"]["messageId"].as_str().map(str::to_owned);
-            self.report.told[at].answered = message;
+            self.report.observations[at].answered = message;
             if !is_final(task::state(&task)) {
                 self.report.note_early(format!("a blocking answer did not wait: {task}"), &task);
             }
@@ -267,24 +274,24 @@ impl Caller {
     async fn cancel(&mut self) {
         let script = match self.rng.random_range(0..3) {
             0 => "sleep 300ms; chunk done".to_owned(),
-            // So long that whoever is not stopped is found at work when all is over.
+            // Long enough for an uncancelled worker to be found running at the end.
             1 => "delegate script { sleep 90s; chunk done }".to_owned(),
             _ => "delegate script { delegate script { sleep 90s; chunk done } }".to_owned(),
         };
-        let wanted = Wanted::Artifact("output", "done".to_owned());
-        // Whoever says stop: what was taken and nobody knows of would be stopped by nobody.
+        let expected = Expected::Artifact("output", "done".to_owned());
+        // Without the stop flag: an accepted task that no client knows is never cancelled.
         let never = AtomicBool::new(false);
-        let Some(at) = self.begin(&script, wanted, &never).await else { return };
+        let Some(at) = self.begin(&script, expected, &never).await else { return };
         sleep(Duration::from_millis(self.rng.random_range(0..600))).await;
-        self.report.told[at].canceling = true;
-        let (id, end) = (self.report.told[at].task_id.clone(), Instant::now() + TASK);
+        self.report.observations[at].canceling = true;
+        let (id, end) = (self.report.observations[at].task_id.clone(), Instant::now() + TASK);
         while Instant::now() < end {
             match self.gateway().try_call("CancelTask", json!({"id": id})).await {
                 Ok(Ok(task)) => {
-                    self.report.told[at].finals.push(task::state(&task).to_owned());
+                    self.report.observations[at].finals.push(task::state(&task).to_owned());
                     break;
                 }
-                // It has ended, perhaps because the answer to this was lost.
+                // The task has ended, perhaps because the answer to a first cancel was lost.
                 Ok(Err(error)) if error["code"] == NOT_CANCELABLE => break,
                 other => drop(self.reached(other)),
             }
@@ -293,15 +300,15 @@ impl Caller {
         self.poll_until(at, is_final).await;
     }
 
-    /// Asks for the task until it is in such a state. It is acknowledged, so it must be there.
+    /// Polls the task, which must exist, until it is in such a state.
     async fn poll_until(&mut self, at: usize, is_so: impl Fn(&str) -> bool) -> Option<String> {
-        let (id, end) = (self.report.told[at].task_id.clone(), Instant::now() + TASK);
+        let (id, end) = (self.report.observations[at].task_id.clone(), Instant::now() + TASK);
         while Instant::now() < end {
             let found = self.gateway().try_call("GetTask", json!({"id": id})).await;
             if let Some(task) = self.reached(found) {
                 let state = task::state(&task).to_owned();
                 if is_final(&state) {
-                    self.report.told[at].finals.push(state.clone());
+                    self.report.observations[at].finals.push(state.clone());
                 }
                 if is_so(&state) {
                     return Some(state);
@@ -309,7 +316,7 @@ impl Caller {
             }
             sleep(PAUSE).await;
         }
-        self.report.odd.push(format!("task {id} did not move for {TASK:?}"));
+        self.report.unexpected.push(format!("task {id} made no progress for {TASK:?}"));
         None
     }
 
@@ -319,38 +326,38 @@ impl Caller {
         let sent = self.gateway().try_stream("SendStreamingMessage", params.clone()).await;
         let Some(mut frames) = self.reached(sent) else { return };
         let Ok(Some(first)) = frames.next().await else { return };
-        let at = self.note(&first.body["task"], &params, Wanted::Artifact("output", text));
-        let id = self.report.told[at].task_id.clone();
-        let onlooker = self.rng.random_bool(0.5).then(|| {
-            let looks = Self::new(self.kind, self.name, &self.gateways, self.rng.random());
-            tokio::spawn(looks.look_on(id.clone()))
+        let at = self.note(&first.body["task"], &params, Expected::Artifact("output", text));
+        let id = self.report.observations[at].task_id.clone();
+        let watcher = self.rng.random_bool(0.5).then(|| {
+            let watcher = Self::new(self.kind, self.name, &self.gateways, self.rng.random());
+            tokio::spawn(watcher.watch(id.clone()))
         });
         let mut view = View { frames: vec![first], resumed: 0 };
         self.follow(&id, frames, &mut view).await;
         self.seen(at, view);
-        if let Some(onlooker) = onlooker {
-            let (view, odd) = onlooker.await.expect("it only looks");
-            self.report.odd.extend(odd);
+        if let Some(watcher) = watcher {
+            let (view, unexpected) = watcher.await.expect("a watcher does not panic");
+            self.report.unexpected.extend(unexpected);
             self.seen(at, view);
         }
     }
 
     fn seen(&mut self, at: usize, view: View) {
-        let told = &mut self.report.told[at];
-        told.finals.extend(view.frames.iter().filter_map(|frame| last_state(&frame.body)));
-        told.views.push(view);
+        let observed = &mut self.report.observations[at];
+        observed.finals.extend(view.frames.iter().filter_map(|frame| last_state(&frame.body)));
+        observed.views.push(view);
     }
 
-    /// From the first event on, although it came later.
-    async fn look_on(mut self, id: String) -> (View, Vec<String>) {
+    /// Subscribes late and asks for all events from the first.
+    async fn watch(mut self, id: String) -> (View, Vec<String>) {
         let mut view = View::default();
         if let Some(frames) = self.subscribe(&id, 0, Instant::now() + TASK).await {
             self.follow(&id, frames, &mut view).await;
         }
-        (view, self.report.odd)
+        (view, self.report.unexpected)
     }
 
-    /// Writes down what comes until the task ends, over as many connections as it takes.
+    /// Records frames until the task ends, and resumes the stream after each break.
     async fn follow(&mut self, id: &str, mut frames: Frames, view: &mut View) {
         let end = Instant::now() + TASK;
         loop {
@@ -380,34 +387,34 @@ impl Caller {
             }
             sleep(PAUSE).await;
         }
-        self.report.odd.push(format!("task {id} could not be followed for {TASK:?}"));
+        self.report.unexpected.push(format!("task {id} could not be followed for {TASK:?}"));
         None
     }
 }
 
-/// The final state that a frame shows, if it does.
+/// The final state in a frame, if it has one.
 fn last_state(frame: &Value) -> Option<String> {
     let state = frame["statusUpdate"]["status"]["state"].as_str();
     let state = state.or_else(|| frame["task"]["status"]["state"].as_str());
     state.filter(|state| is_final(state)).map(str::to_owned)
 }
 
-/// What an answer that was refused, because the task did not ask, may say against that. An agent
-/// may take its question back, and ask again, when its worker is lost; nothing else ends a question
-/// that nobody answered.
+/// The reason why the refusal of this answer is wrong, if it is. Only the loss of a worker withdraws
+/// an unanswered question; the next attempt may ask it again.
 fn refusal_flaw(events: &[Entry], message: &Value) -> Option<&'static str> {
     let took = |e: &Entry| e.kind == "answered" && e.body["message"]["messageId"] == *message;
     if events.iter().any(took) {
-        return Some("it has this very answer, whose repeat must not be refused");
+        return Some("the same answer is stored, and its repeat must succeed");
     }
     let is_withdrawn = |asked: &Entry| {
         let key = &asked.body["interrupt"]["key"];
         let of = |e: &&Entry| e.seq > asked.seq && e.kind == "withdrawn" && e.body["key"] == *key;
         events.iter().find(of).is_some()
     };
-    match events.iter().filter(|event| event.kind == "asked").any(is_withdrawn) {
-        true => None,
-        false => Some("its question was never taken back"),
+    if events.iter().filter(|event| event.kind == "asked").any(is_withdrawn) {
+        None
+    } else {
+        Some("its question was never withdrawn")
     }
 }
 
@@ -426,18 +433,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_may_be_refused_only_when_its_question_was_taken_back() {
-        let (asked, withdrawn) =
-            (("asked", json!({"interrupt": {"key": "q"}})), ("withdrawn", json!({"key": "q"})));
+    fn refused_answer_requires_a_withdrawn_question() {
+        let asked = ("asked", json!({"interrupt": {"key": "q"}}));
+        let withdrawn = ("withdrawn", json!({"key": "q"}));
         let answered = |id: &str| ("answered", json!({"message": {"messageId": id}}));
         let flaw = |events: &[(&str, Value)]| refusal_flaw(&stored(events), &json!("m"));
         assert_eq!(flaw(&[asked.clone(), withdrawn.clone()]), None);
         assert_eq!(flaw(&[asked.clone(), withdrawn.clone(), asked.clone()]), None);
-        assert!(flaw(std::slice::from_ref(&asked)).is_some(), "it still asks");
-        assert!(flaw(&[withdrawn.clone(), asked.clone()]).is_some(), "that was another time");
+        assert!(flaw(std::slice::from_ref(&asked)).is_some(), "the question is open");
+        assert!(
+            flaw(&[withdrawn.clone(), asked.clone()]).is_some(),
+            "withdrawn before it was asked again"
+        );
         let other = ("withdrawn", json!({"key": "other"}));
-        assert!(flaw(&[asked.clone(), other]).is_some(), "that was another question");
+        assert!(flaw(&[asked.clone(), other]).is_some(), "another question was withdrawn");
         let taken = flaw(&[asked, withdrawn, answered("m")]);
-        assert!(taken.is_some_and(|flaw| flaw.contains("this very answer")), "{taken:?}");
+        assert!(taken.is_some_and(|flaw| flaw.contains("the same answer")), "{taken:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Is what clients were told, and what the mesh has stored, a history that may be? Pure: from data
-//! to everything that is wrong with it.
+//! History checker: compares the observations of clients with the events in the store, and reports
+//! every violation of a rule. Pure: it reads data only.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,36 +10,36 @@ use faultline_proto::reason;
 use faultline_tests::task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, is_final};
 use serde_json::Value;
 
-use crate::told::{Entry, Store, Stored, Told, View, Wanted, number};
+use crate::observations::{Entry, Expected, Observation, Store, Stored, View, number};
 
-/// What must hold, named by how it is broken.
+/// A rule of histories, named by its violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// It, or an answer to it, was acknowledged, and nobody knows it.
+    /// A task, or an answer to one, was acknowledged and is not stored.
     Lost,
-    /// It is there and cannot be read.
+    /// A task is stored and cannot be read.
     Damaged,
-    /// It neither ended nor waits for somebody who may not come.
+    /// A task has not ended, and does not wait for an answer that its client withholds.
     Unended,
-    /// It ended more than once, or went on after its end.
+    /// A task has two ends, or events after its end.
     TwoEnds,
-    /// It came to something else than it had to, or than somebody was told.
+    /// The end of a task differs from the expected one, or from one that a client was shown.
     OtherEnd,
-    /// A subscriber was not shown what is stored.
+    /// A subscriber missed a stored event.
     Gap,
-    /// A subscriber was shown something twice, or late; or what is stored is not in order.
+    /// A subscriber received an event twice or late, or stored events are not in order.
     Order,
-    /// A subscriber was shown what is not stored.
+    /// A subscriber received an event that is not stored.
     Unstored,
-    /// Attempts overlap, or are not numbered as they came.
+    /// Attempts overlap, or their numbers do not ascend.
     Attempts,
-    /// An attempt wrote when it was over.
+    /// An attempt wrote after its end.
     Interleaved,
-    /// It goes on although whoever gave it has ended.
+    /// A delegated task runs although its parent has ended.
     Orphan,
-    /// It failed and does not say all there is to say.
+    /// The failure record of a task is incomplete.
     Unexplained,
-    /// One send is several tasks.
+    /// One send created several tasks.
     Doubled,
 }
 
@@ -47,45 +47,50 @@ pub(crate) enum Rule {
 pub(crate) struct Violation {
     pub(crate) rule: Rule,
     pub(crate) task_id: String,
-    what: String,
+    details: String,
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}: task {}: {}", self.rule, self.task_id, self.what)
+        write!(f, "{:?}: task {}: {}", self.rule, self.task_id, self.details)
     }
 }
 
-/// What was told, what is stored, and what is there and could not be read.
-pub(crate) fn check(told: &[Told], store: &Store, unreadable: &[String]) -> Vec<Violation> {
+/// Checks all observations against the store; `unreadable` are ids of tasks that cannot be read.
+pub(crate) fn check(
+    observations: &[Observation],
+    store: &Store,
+    unreadable: &[String],
+) -> Vec<Violation> {
     let mut found = Found::default();
     for id in unreadable {
         found.id = id;
-        found.add(Rule::Damaged, "the mesh knows it and cannot tell of it");
+        found.add(Rule::Damaged, "the mesh has it and cannot read it");
     }
-    let by_root: BTreeMap<&str, &Told> = told.iter().map(|t| (t.task_id.as_str(), t)).collect();
+    let by_root: BTreeMap<&str, &Observation> =
+        observations.iter().map(|observed| (observed.task_id.as_str(), observed)).collect();
     for (id, stored) in store {
         found.id = id;
         events(stored, &mut found);
         attempts(stored, &mut found);
         end(stored, by_root.get(root(store, id)).copied(), &mut found);
-        family(store, unreadable, stored, &mut found);
+        parent(store, unreadable, stored, &mut found);
         if let Some(flaw) = stored.task.as_ref().and_then(failure_flaw) {
             found.add(Rule::Unexplained, flaw);
         }
     }
-    for told in told {
-        found.id = &told.task_id;
-        match store.get(&told.task_id) {
+    for observed in observations {
+        found.id = &observed.task_id;
+        match store.get(&observed.task_id) {
             Some(stored) if stored.task.is_some() => {
-                outcome(told, stored, &mut found);
-                told.views.iter().for_each(|seen| view(seen, stored, &mut found));
+                outcome(observed, stored, &mut found);
+                observed.views.iter().for_each(|seen| view(seen, stored, &mut found));
             }
-            None if unreadable.contains(&told.task_id) => {}
-            _ => found.add(Rule::Lost, format!("{} was given it", told.client)),
+            None if unreadable.contains(&observed.task_id) => {}
+            _ => found.add(Rule::Lost, format!("it was acknowledged to {}", observed.client)),
         }
     }
-    doubles(told, store, &mut found);
+    duplicates(observations, store, &mut found);
     found.all
 }
 
@@ -96,57 +101,59 @@ struct Found<'a> {
 }
 
 impl Found<'_> {
-    fn add(&mut self, rule: Rule, what: impl Into<String>) {
-        self.all.push(Violation { rule, task_id: self.id.to_owned(), what: what.into() });
+    fn add(&mut self, rule: Rule, details: impl Into<String>) {
+        let task_id = self.id.to_owned();
+        self.all.push(Violation { rule, task_id, details: details.into() });
     }
 }
 
-/// The task that a client sent, of which this one came.
+/// The task at the root of the delegation that this one belongs to.
 fn root<'a>(store: &'a Store, id: &'a str) -> &'a str {
     let parent = store.get(id).and_then(Stored::parent);
     parent.map_or(id, |parent| root(store, parent))
 }
 
-/// What is stored is numbered without a gap, begins once and ends once.
+/// Stored events are numbered without a gap, begin once and end once.
 fn events(stored: &Stored, found: &mut Found<'_>) {
     let seqs: Vec<u64> = stored.events.iter().map(|event| event.seq).collect();
     if seqs != (1..=seqs.len() as u64).collect::<Vec<_>>() {
-        found.add(Rule::Order, format!("it is numbered {seqs:?}"));
+        found.add(Rule::Order, format!("its events are numbered {seqs:?}"));
     }
     let at = |kind: &str| -> Vec<usize> {
         let of_kind = stored.events.iter().enumerate().filter(|(_, event)| event.kind == kind);
         of_kind.map(|(at, _)| at).collect()
     };
     if at("submitted") != [0] {
-        found.add(Rule::Order, format!("it begins at {:?}", at("submitted")));
+        found.add(Rule::Order, format!("it is submitted at {:?}", at("submitted")));
     }
     match (at("ended").as_slice(), is_final(stored.state())) {
         ([], false) => {}
         ([only], true) if only + 1 == seqs.len() => {
-            let told = stored.events[*only].body["state"].as_str();
-            if told != Some(stored.state()) {
-                found.add(Rule::OtherEnd, format!("{told:?} became {}", stored.state()));
+            let end = stored.events[*only].body["state"].as_str();
+            if end != Some(stored.state()) {
+                found.add(Rule::OtherEnd, format!("{end:?} became {}", stored.state()));
             }
         }
         (ends, _) => {
-            let (count, state) = (seqs.len(), stored.state());
+            let count = seqs.len();
+            let state = stored.state();
             found.add(Rule::TwoEnds, format!("{state}, and of {count} events {ends:?} are ends"));
         }
     }
 }
 
-/// At most one attempt at a time, each with a higher number than the one before; and what is not
-/// being attempted writes nothing.
+/// Attempts do not overlap, their numbers ascend, and only a running attempt writes events.
 fn attempts(stored: &Stored, found: &mut Found<'_>) {
-    let (mut last, mut running) = (0, false);
+    let mut last = 0;
+    let mut running = false;
     let mut written: Option<u64> = None;
     for Entry { seq, kind, body, .. } in &stored.events {
         match kind.as_str() {
             "assigned" => {
                 let attempt = number(&body["attempt"]);
                 if running || attempt <= last {
-                    let how = if running { "is not over" } else { "was the last" };
-                    found.add(Rule::Attempts, format!("{seq}: {attempt} began, {last} {how}"));
+                    let state = if running { "runs" } else { "was the last" };
+                    found.add(Rule::Attempts, format!("{seq}: {attempt} began, {last} {state}"));
                 }
                 (last, running, written) = (attempt, true, None);
             }
@@ -157,18 +164,18 @@ fn attempts(stored: &Stored, found: &mut Found<'_>) {
                 }
                 running = false;
             }
-            // What a lost attempt had written since it last saved its place is taken back.
+            // Output of a lost attempt since its last checkpoint is withdrawn.
             "artifact" if !running && last > 0 && body["append"] != true => {}
             "artifact" | "status" | "checkpointed" if !running => {
                 found.add(Rule::Interleaved, format!("{seq}: {kind} after attempt {last}"));
             }
             "artifact" => {
                 for place in places(&task::text(&body["artifact"])) {
-                    // Within an attempt a script goes forward, so whoever goes back is another.
+                    // A script moves forward, so a step back was written by another attempt.
                     if written.is_some_and(|before| place <= before) {
                         let before = written.unwrap_or_default();
-                        let what = format!("{seq}: {place} after {before} in attempt {last}");
-                        found.add(Rule::Interleaved, what);
+                        let details = format!("{seq}: {place} after {before} in attempt {last}");
+                        found.add(Rule::Interleaved, details);
                     }
                     written = Some(place);
                 }
@@ -180,14 +187,14 @@ fn attempts(stored: &Stored, found: &mut Found<'_>) {
     let (numbers, outcomes): (Vec<_>, Vec<_>) =
         listed.map(|a| (number(&a["number"]), a["outcome"].as_str().unwrap_or_default())).unzip();
     if !numbers.is_sorted_by(|a, b| a < b) {
-        found.add(Rule::Attempts, format!("they are listed as {numbers:?}"));
+        found.add(Rule::Attempts, format!("its attempts are listed as {numbers:?}"));
     }
     if is_final(stored.state()) && outcomes.contains(&"OUTCOME_RUNNING") {
-        found.add(Rule::Attempts, format!("one outlives its task: {outcomes:?}"));
+        found.add(Rule::Attempts, format!("an attempt outlives its task: {outcomes:?}"));
     }
 }
 
-/// The places in a script that a text was written at: words such as `3.14.15` end in them.
+/// Positions in a script that wrote this text: the last numbers of words such as `3.14.15`.
 fn places(text: &str) -> Vec<u64> {
     let place = |word: &str| {
         let numbers: Option<Vec<u64>> = word.split('.').map(|n| n.parse().ok()).collect();
@@ -196,21 +203,21 @@ fn places(text: &str) -> Vec<u64> {
     text.split_whitespace().filter_map(place).collect()
 }
 
-/// Everything has ended, except what waits for an answer that nobody promised.
-fn end(stored: &Stored, told: Option<&Told>, found: &mut Found<'_>) {
+/// Every task has ended, unless its client withholds the answer to its question.
+fn end(stored: &Stored, observed: Option<&Observation>, found: &mut Found<'_>) {
     let state = stored.state();
-    let promised = told.is_some_and(|told| told.wanted != Wanted::Question || told.canceling);
-    if !is_final(state) && (state != INPUT_REQUIRED || promised) {
+    let must_end = observed.is_some_and(|one| one.expected != Expected::Question || one.canceling);
+    if !is_final(state) && (state != INPUT_REQUIRED || must_end) {
         found.add(Rule::Unended, format!("it is still {state}"));
     }
 }
 
-fn family(store: &Store, unreadable: &[String], stored: &Stored, found: &mut Found<'_>) {
+fn parent(store: &Store, unreadable: &[String], stored: &Stored, found: &mut Found<'_>) {
     let Some(parent) = stored.parent() else { return };
     let state = stored.state();
     match store.get(parent).map(Stored::state) {
         None if unreadable.iter().any(|id| id == parent) => {}
-        None => found.add(Rule::Orphan, format!("nobody knows its parent {parent}")),
+        None => found.add(Rule::Orphan, format!("its parent {parent} is not stored")),
         Some(end) if is_final(end) && !is_final(state) && !stored.is_detached() => {
             found.add(Rule::Orphan, format!("it is {state}, its parent {parent} is {end}"));
         }
@@ -218,46 +225,47 @@ fn family(store: &Store, unreadable: &[String], stored: &Stored, found: &mut Fou
     }
 }
 
-/// What the client was told is what is stored, and what it asked for.
-fn outcome(told: &Told, stored: &Stored, found: &mut Found<'_>) {
-    let (state, task) = (stored.state(), stored.task.as_ref().unwrap_or(&Value::Null));
+/// The stored outcome is the one that the client was shown and the one that it expects.
+fn outcome(observed: &Observation, stored: &Stored, found: &mut Found<'_>) {
+    let state = stored.state();
+    let task = stored.task.as_ref().unwrap_or(&Value::Null);
     if task::state(task) != state {
-        found.add(Rule::OtherEnd, format!("GetTask says {}, not {state}", task::state(task)));
+        found.add(Rule::OtherEnd, format!("GetTask answers {}, not {state}", task::state(task)));
     }
-    for seen in told.finals.iter().filter(|seen| *seen != state) {
-        found.add(Rule::OtherEnd, format!("{} saw {seen}, it is {state}", told.client));
+    for seen in observed.finals.iter().filter(|seen| *seen != state) {
+        found.add(Rule::OtherEnd, format!("{} saw {seen}, it is {state}", observed.client));
     }
     let took = |id: &String| {
         let answers = stored.events.iter().filter(|event| event.kind == "answered");
         answers.into_iter().any(|event| event.body["message"]["messageId"] == **id)
     };
-    if let Some(answer) = told.answered.as_ref().filter(|id| !took(id)) {
-        found.add(Rule::Lost, format!("{} answered it by {answer}", told.client));
+    if let Some(answer) = observed.answered.as_ref().filter(|id| !took(id)) {
+        found.add(Rule::Lost, format!("the answer {answer} of {} is not stored", observed.client));
     }
-    if !is_final(state) || (told.canceling && state == CANCELED) {
+    if !is_final(state) || (observed.canceling && state == CANCELED) {
         return;
     }
     let failure = &task["metadata"]["faultline.dev/failure"];
-    let is_so = match &told.wanted {
-        Wanted::Artifact(name, text) => {
+    let is_expected = match &observed.expected {
+        Expected::Artifact(name, text) => {
             state == COMPLETED && task::artifacts(task).get(*name) == Some(text)
         }
-        Wanted::Failure(reason, hop) => {
+        Expected::Failure(reason, hop) => {
             state == FAILED && failure["reason"] == *reason && number(&failure["hop"]) == *hop
         }
-        Wanted::Question => false,
+        Expected::Question => false,
     };
-    if !is_so {
-        found.add(Rule::OtherEnd, format!("wanted {:?} of {task}", told.wanted));
+    if !is_expected {
+        found.add(Rule::OtherEnd, format!("expected {:?} of {task}", observed.expected));
     }
 }
 
-/// A subscriber has seen every event from its first on, each once and as it is stored.
+/// A subscriber receives every event from its first on, once and as stored.
 fn view(view: &View, stored: &Stored, found: &mut Found<'_>) {
     let Some(first) = view.frames.first() else { return };
     let ids: Vec<u64> = view.frames.iter().map(|frame| frame.id.unwrap_or(0)).collect();
     if !ids.is_sorted_by(|a, b| a < b) {
-        found.add(Rule::Order, format!("a subscriber was shown {ids:?}"));
+        found.add(Rule::Order, format!("a subscriber received {ids:?}"));
     }
     let is_snapshot = first.body.get("task").is_some();
     let after = if is_snapshot { ids[0] } else { 0 };
@@ -269,17 +277,17 @@ fn view(view: &View, stored: &Stored, found: &mut Found<'_>) {
         visible.map(|e| e.seq).filter(|seq| *seq > after && *seq <= last).collect();
     let missed: Vec<_> = due.difference(&shown).collect();
     if !missed.is_empty() {
-        found.add(Rule::Gap, format!("a subscriber was shown {ids:?}, and not {missed:?}"));
+        found.add(Rule::Gap, format!("a subscriber received {ids:?}, without {missed:?}"));
     }
     for (frame, id) in view.frames.iter().zip(&ids).skip(usize::from(is_snapshot)) {
         let event = stored.events.iter().find(|event| event.seq == *id && due.contains(id));
-        if !event.is_some_and(|event| is_told_by(event, &frame.body)) {
-            found.add(Rule::Unstored, format!("a subscriber was shown {id} as {}", frame.body));
+        if !event.is_some_and(|event| is_shown_by(event, &frame.body)) {
+            found.add(Rule::Unstored, format!("a subscriber received {id} as {}", frame.body));
         }
     }
 }
 
-fn is_told_by(event: &Entry, frame: &Value) -> bool {
+fn is_shown_by(event: &Entry, frame: &Value) -> bool {
     let state = frame["statusUpdate"]["status"]["state"].as_str();
     match event.kind.as_str() {
         "artifact" => {
@@ -292,11 +300,11 @@ fn is_told_by(event: &Entry, frame: &Value) -> bool {
     }
 }
 
-/// One send is one task, however often it was made: a message has its id for itself.
-fn doubles<'a>(told: &'a [Told], store: &'a Store, found: &mut Found<'a>) {
+/// One send creates one task, even if the client repeats it: message ids are unique.
+fn duplicates<'a>(observations: &'a [Observation], store: &'a Store, found: &mut Found<'a>) {
     let mut tasks: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for told in told {
-        tasks.entry(&told.message_id).or_default().insert(&told.task_id);
+    for observed in observations {
+        tasks.entry(&observed.message_id).or_default().insert(&observed.task_id);
     }
     for (id, stored) in store.iter().filter(|(_, stored)| stored.parent().is_none()) {
         if let Some(message) = stored.message_id() {
@@ -309,37 +317,38 @@ fn doubles<'a>(told: &'a [Told], store: &'a Store, found: &mut Found<'a>) {
     }
 }
 
-/// What a failed task does not say: who, why, and through whom.
+/// The part that is missing in the failure record of a failed task: origin, reason or chain.
 pub(crate) fn failure_flaw(task: &Value) -> Option<String> {
     if task::state(task) != FAILED {
         return None;
     }
     let failure = &task["metadata"]["faultline.dev/failure"];
-    let said = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
-    let Some(reason) = failure["reason"].as_str() else { return Some(format!("why: {task}")) };
+    let has_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let Some(reason) = failure["reason"].as_str() else {
+        return Some(format!("no reason: {task}"));
+    };
     if reason::named(reason).is_none() {
-        return Some(format!("a reason of the table: {failure}"));
+        return Some(format!("its reason is not in the table: {failure}"));
     }
     let origin = &failure["origin"];
-    if !said(&origin["agent"]) && !said(&origin["service"]) {
-        return Some(format!("where from: {failure}"));
+    if !has_text(&origin["agent"]) && !has_text(&origin["service"]) {
+        return Some(format!("no origin: {failure}"));
     }
-    if !said(&failure["id"]) || !said(&failure["publicMessage"]) {
-        return Some(format!("its id and a text: {failure}"));
+    if !has_text(&failure["id"]) || !has_text(&failure["publicMessage"]) {
+        return Some(format!("no id or no text: {failure}"));
     }
-    // A hop for each task on the way, from this one down to where it broke.
+    // One hop for each task, from this one down to the origin of the failure.
     let Some(causes) = failure["causes"].as_array().filter(|causes| !causes.is_empty()) else {
-        return Some(format!("the chain: {failure}"));
+        return Some(format!("no chain: {failure}"));
     };
     let hops: Vec<_> = causes.iter().map(|cause| number(&cause["hop"])).collect();
     let deepest = number(&failure["hop"]);
     let is_whole = hops == (0..=deepest).rev().collect::<Vec<_>>()
         && causes[0]["taskId"] == task["id"]
-        && causes.iter().all(|cause| said(&cause["agent"]) && said(&cause["reason"]))
+        && causes.iter().all(|cause| has_text(&cause["agent"]) && has_text(&cause["reason"]))
         && causes[causes.len() - 1]["reason"] == reason;
-    (!is_whole).then(|| format!("every hop: {failure}"))
+    (!is_whole).then(|| format!("hops are missing: {failure}"))
 }
 
 #[cfg(test)]
-#[path = "check_tests.rs"]
 mod tests;

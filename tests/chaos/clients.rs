@@ -1,6 +1,6 @@
-//! The load: clients that go on however often the mesh dies under them, and write down what they
-//! were told. Only two things may go wrong for them: the connection breaks, or the mesh says that
-//! it is unavailable. Anything else is a bug and ends the test.
+//! The load of the `kills` test: clients that repeat and resume across crashes and record their
+//! observations. Allowed failures are a broken connection and UNAVAILABLE; any other fails the
+//! test.
 
 use std::{
     io,
@@ -20,9 +20,9 @@ use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// What the mesh says when it cannot be reached: everything else would be a lie.
+/// The only error that is allowed while processes are down.
 const UNAVAILABLE: i64 = -31014;
-/// No task takes so long, whatever dies.
+/// Time limit of one task, crashes included.
 const TASK_TIME: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -30,30 +30,32 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) enum Kind {
     /// Sends and waits for the answer.
     Blocking,
-    /// Follows the stream, and resumes it as often as it breaks.
+    /// Follows the stream and resumes it after each break.
     Streaming,
-    /// Gets the task at once and asks for it again and again.
+    /// Sends with an immediate return and polls the task.
     Polling,
     /// Answers a question in the middle.
     Answering,
-    /// Cancels at some moment, perhaps too late.
+    /// Cancels at a random moment, perhaps after the end.
     Canceling,
 }
 
-/// A task that the mesh has acknowledged, and what its client was told of it.
+/// A task that the mesh has acknowledged, as its client observed it. Written by the client, read by
+/// `history` at the end.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) kind: Kind,
     pub(crate) task_id: String,
     /// The text of the artifact, if the task completes.
     pub(crate) expected: String,
-    /// Final states it was seen in, each time it was.
+    /// Every final state that the client was shown.
     pub(crate) finals: Vec<String>,
-    /// Of a stream, over all connections.
+    /// Frames of the stream, over all connections.
     pub(crate) frames: Vec<Frame>,
     pub(crate) resumed: usize,
 }
 
+/// One client of the load. Its task owns it for the run and returns its records.
 pub(crate) struct Client {
     kind: Kind,
     name: usize,
@@ -69,7 +71,7 @@ impl Client {
         Self { kind, name, rpc: rpc.agent("script"), rng, sent: 0, records: Vec::new() }
     }
 
-    /// Sends until told to stop, and brings what it has begun to its end.
+    /// Sends tasks until the stop flag is set, and waits for those in progress.
     pub(crate) async fn run(mut self, stop: Arc<AtomicBool>) -> Vec<Record> {
         while !stop.load(Relaxed) {
             let acknowledged = match self.kind {
@@ -86,7 +88,7 @@ impl Client {
         self.records
     }
 
-    /// A script of chunks and sleeps, and the text it writes. No two scripts write the same.
+    /// A script of chunks and sleeps, and the text that it writes, which is unique.
     fn script(&mut self) -> (String, String) {
         self.sent += 1;
         let (mut script, mut text) = (String::new(), String::new());
@@ -141,7 +143,7 @@ impl Client {
         true
     }
 
-    /// Asks for the task until it is in such a state. It is acknowledged, so it must be there.
+    /// Polls the task, which must exist, until it is in such a state.
     async fn poll_until(&mut self, at: usize, is_so: impl Fn(&str) -> bool) -> String {
         let end = Instant::now() + TASK_TIME;
         loop {
@@ -168,11 +170,12 @@ impl Client {
         let Some(at) = self.begin(&script, format!("{first}yes {last}")).await else {
             return false;
         };
-        let (id, mut lost) = (self.records[at].task_id.clone(), false);
+        let id = self.records[at].task_id.clone();
+        let mut lost = false;
         let settled = |state: &str| is_final(state) || state == INPUT_REQUIRED;
         while !is_final(&self.poll_until(at, settled).await) {
             match self.rpc.try_call("SendMessage", answer(&id, "yes ")).await {
-                // An answer whose fate is unknown may have been taken: then this one is too many.
+                // An earlier answer with an unknown outcome may be stored.
                 Ok(Err(error)) if lost && error["code"] == -32004 => {}
                 answered => lost |= reached(answered).is_none(),
             }
@@ -214,7 +217,7 @@ impl Client {
         true
     }
 
-    /// Writes down what comes, until the connection or the task ends. True: the task did.
+    /// Records frames until the connection or the task ends; returns whether the task did.
     async fn read(&mut self, at: usize, frames: &mut Frames) -> bool {
         loop {
             let frame = match frames.next().await {
@@ -229,7 +232,7 @@ impl Client {
             self.records[at].frames.push(frame);
             if let Some(state) = state.filter(|s| is_final(s)) {
                 self.records[at].finals.push(state);
-                // Whatever follows the end would be one event too many.
+                // A frame after the end would fail the check.
                 while let Ok(Some(frame)) = frames.next().await {
                     self.records[at].frames.push(frame);
                 }
@@ -253,7 +256,7 @@ impl Client {
     }
 }
 
-/// The answer, if there was one.
+/// The answer, if the call succeeded.
 fn reached<T>(answered: io::Result<Result<T, Value>>) -> Option<T> {
     match answered {
         Ok(Ok(answer)) => Some(answer),
@@ -269,6 +272,6 @@ fn reached<T>(answered: io::Result<Result<T, Value>>) -> Option<T> {
 fn check_break(broken: Broken) {
     match broken {
         Broken::Error(error) => assert_eq!(error["code"], UNAVAILABLE, "{error}"),
-        Broken::Cut(how) => assert_ne!(how, "silence", "a stream fell silent"),
+        Broken::Cut(how) => assert_ne!(how, "silence", "a stream stalled without an error"),
     }
 }

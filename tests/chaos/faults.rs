@@ -1,6 +1,5 @@
-//! Faults that do not stop: a worker dies every second, an agent is unavailable three times in ten
-//! and another hangs. Every task still ends, COMPLETED or FAILED with all that a failure has to
-//! say, and agents that are well hardly notice.
+//! Continuous faults: a worker is killed every second, one agent fails three of ten attempts and
+//! another hangs. Every task still ends as COMPLETED, or as FAILED with a complete failure record.
 
 use std::{
     collections::BTreeMap,
@@ -29,32 +28,32 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{check::failure_flaw, setting};
 
 const CLIENTS: u64 = 16;
-/// Of agents that are well, before there are faults.
+/// Tasks of healthy agents before the faults begin, for comparison.
 const QUIET_TASKS: u64 = 400;
 const KILLS_MIN: u64 = 3;
 const KILL_EVERY: Duration = Duration::from_secs(1);
-/// What a task that hangs is given, and how long it may take to be ended for it.
+/// Deadline of a task that hangs, and the time limit for its end.
 const HANG_TIMEOUT: Duration = Duration::from_millis(500);
-const HANG_PATIENCE: Duration = Duration::from_secs(20);
-/// No other task takes so long, however often it is tried.
+const HANG_END_MAX: Duration = Duration::from_secs(20);
+/// Time limit of all other tasks, retries included.
 const TASK_TIME: Duration = Duration::from_secs(120);
 const SETTLE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Three times in ten it cannot.
+/// Fails three of ten attempts as UNAVAILABLE.
 struct Flaky;
 
 impl Agent for Flaky {
     async fn run(&self, cx: &Context) -> Result<(), Error> {
         let fails = rand::rng().random_bool(0.3);
-        match fails {
-            true => Err(Error::new(&reason::UNAVAILABLE).because("out for a moment")),
-            false => cx.artifact("flaky", cx.text()).await,
+        if fails {
+            return Err(Error::new(&reason::UNAVAILABLE).because("out for a moment"));
         }
+        cx.artifact("flaky", cx.text()).await
     }
 }
 
-/// Never returns, whatever it is told.
+/// Never returns, and ignores a cancel.
 struct Hanging;
 
 impl Agent for Hanging {
@@ -63,8 +62,8 @@ impl Agent for Hanging {
     }
 }
 
-/// The two above, in this process: they are ill, but they do not die.
-async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
+/// Attaches a worker with the two faulty agents, in this process, where it is not killed.
+async fn attach_faulty_agents(cluster: &Cluster) -> AbortOnDropHandle<()> {
     let coordinator = format!("http://{}", cluster.coordinator_proxies[0].address);
     let mesh = faultline_tests::mesh_config();
     let config = Config { coordinator, mesh, slots: 1024, ..Config::default() };
@@ -74,7 +73,7 @@ async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
     let running = AbortOnDropHandle::new(tokio::spawn(async move {
         service.run(Drain::new()).await.expect("a worker runs until it is dropped");
     }));
-    until("the ill are attached", SETTLE, async || {
+    until("the faulty agents are attached", SETTLE, async || {
         let agents = cluster.rpc().mesh("Agents", json!({"name": "hanging"})).await;
         (agents["agents"][0]["workers"] == 1).then_some(())
     })
@@ -82,14 +81,14 @@ async fn attach_the_ill(cluster: &Cluster) -> AbortOnDropHandle<()> {
     running
 }
 
-/// What came of the tasks of one client.
+/// Outcomes of the tasks of one client.
 #[derive(Default)]
 struct Tally {
     completed: u64,
     failed: BTreeMap<String, u64>,
-    /// Calls that were turned away with a reason, and made again.
+    /// Calls that were refused with a reason, and repeated.
     refused: BTreeMap<String, u64>,
-    /// How long agents that are well took.
+    /// Durations of tasks of healthy agents.
     healthy: Vec<Duration>,
 }
 
@@ -126,20 +125,20 @@ impl Tally {
     }
 }
 
-/// A failed task says who, why and through whom; its reason.
+/// Checks the failure record of a failed task and returns its reason.
 fn check_failed(task: &Value) -> String {
-    assert_eq!(task::state(task), FAILED, "no other end: {task}");
-    assert_eq!(failure_flaw(task), None, "it does not say all");
+    assert_eq!(task::state(task), FAILED, "a task may only complete or fail: {task}");
+    assert_eq!(failure_flaw(task), None, "the failure record is incomplete");
     let reason = task["metadata"]["faultline.dev/failure"]["reason"].as_str();
     reason.expect("checked").to_owned()
 }
 
-/// The reason in a refusal.
+/// The reason in the error of a refused call.
 fn refusal(error: &Value) -> String {
     let reasons = error["data"].as_array().into_iter().flatten();
     let reason = reasons.filter_map(|detail| detail["reason"].as_str()).next();
     let reason = reason.unwrap_or_else(|| panic!("refused without a reason: {error}"));
-    assert!(reason::named(reason).is_some(), "not of the table: {error}");
+    assert!(reason::named(reason).is_some(), "the reason is not in the table: {error}");
     reason.to_owned()
 }
 
@@ -167,39 +166,39 @@ impl Client {
 
     async fn send(&mut self, agent: &str, text: &str) {
         let rpc = self.rpc.agent(agent).within(TASK_TIME);
-        let sent = self.taken(&rpc, message(text)).await;
+        let sent = self.accepted(&rpc, message(text)).await;
         self.tally.note(&sent["task"]);
     }
 
-    /// Nobody but its deadline ends it.
+    /// Sends a task that only its deadline ends.
     async fn hang(&mut self) {
         let rpc = self.rpc.agent("hanging");
         let rpc = rpc.header("faultline-timeout-ms", HANG_TIMEOUT.as_millis());
         let mut params = message("x");
         params["configuration"] = json!({"returnImmediately": true});
-        let sent = self.taken(&rpc, params).await;
+        let sent = self.accepted(&rpc, params).await;
         let id = task::id(&sent["task"]);
-        let ended = until("a task that hangs has run out of time", HANG_PATIENCE, async || {
+        let ended = until("a hanging task is ended by its deadline", HANG_END_MAX, async || {
             Some(rpc.task(id).await).filter(|task| is_final(task::state(task)))
         });
         self.tally.note(&ended.await);
     }
 
-    /// Calls until the call is not turned away.
-    async fn taken(&mut self, rpc: &Rpc, params: Value) -> Value {
+    /// Repeats a call until it is accepted.
+    async fn accepted(&mut self, rpc: &Rpc, params: Value) -> Value {
         let end = Instant::now() + TASK_TIME;
         loop {
             match rpc.call("SendMessage", params.clone()).await {
                 Ok(sent) => return sent,
                 Err(error) => *self.tally.refused.entry(refusal(&error)).or_default() += 1,
             }
-            assert!(Instant::now() < end, "turned away for ever: {:?}", self.tally.refused);
+            assert!(Instant::now() < end, "refused until the time limit: {:?}", self.tally.refused);
             sleep(PAUSE).await;
         }
     }
 }
 
-/// Numbers are drawn until so many are taken and enough has been killed.
+/// Hands out task numbers until enough tasks are sent and enough workers are killed.
 struct Work {
     next: AtomicU64,
     count: u64,
@@ -233,13 +232,13 @@ async fn run(rpc: &Rpc, work: &Arc<Work>, only_healthy: bool) -> Tally {
         .collect();
     let mut tally = Tally::default();
     for client in clients {
-        tally.join(client.await.expect("no client gives up"));
+        tally.join(client.await.expect("no client panics"));
     }
     tally
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_task_ends_and_says_why_while_workers_die_and_agents_fail_and_hang() {
+async fn every_task_ends_with_a_reason_while_workers_die_and_agents_fail() {
     let _turn = crate::turn().await;
     let count = setting("FAULTLINE_TASKS").unwrap_or(500);
     let plan = Plan::default()
@@ -249,11 +248,12 @@ async fn every_task_ends_and_says_why_while_workers_die_and_agents_fail_and_hang
         .with("max_attempts = 10")
         .slots(1024);
     let mut cluster = plan.start().await;
-    let _ill = attach_the_ill(&cluster).await;
+    let _faulty = attach_faulty_agents(&cluster).await;
     let rpc = cluster.rpc();
     let mut quiet = run(&rpc, &Work::new(QUIET_TASKS, 0), true).await;
 
-    let (start, work) = (Instant::now(), Work::new(count, KILLS_MIN));
+    let start = Instant::now();
+    let work = Work::new(count, KILLS_MIN);
     let clients = run(&rpc, &work, false);
     tokio::pin!(clients);
     let mut ticks = interval(KILL_EVERY);
@@ -272,17 +272,21 @@ async fn every_task_ends_and_says_why_while_workers_die_and_agents_fail_and_hang
     };
     let took = start.elapsed();
     let kills = work.kills.load(Relaxed);
-    let (before, during) = (quiet.p99(), tally.p99());
+    let before = quiet.p99();
+    let during = tally.p99();
     eprintln!("{} tasks in {took:.1?}, {kills} workers killed: {tally:?}", tally.ended());
-    eprintln!("p99 of the healthy: {before:.1?} before there were faults, {during:.1?} under them");
+    eprintln!("p99 of healthy agents: {before:.1?} without faults, {during:.1?} with faults");
 
-    assert!(tally.ended() >= count && kills >= KILLS_MIN, "that was no load");
-    assert!(tally.completed > 0 && tally.healthy.len() as u64 > count / 4, "nothing went well");
-    assert!(tally.failed.contains_key("TASK_TIMEOUT"), "nothing hung");
+    assert!(tally.ended() >= count && kills >= KILLS_MIN, "there was too little load");
+    assert!(
+        tally.completed > 0 && tally.healthy.len() as u64 > count / 4,
+        "too few tasks completed"
+    );
+    assert!(tally.failed.contains_key("TASK_TIMEOUT"), "no task hung");
     check_store(&rpc).await;
 }
 
-/// Nothing is left at work, and whatever failed, delegated tasks too, says all there is to say.
+/// No task is running, and every failed task, delegated ones included, has a complete record.
 async fn check_store(rpc: &Rpc) {
     for state in ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"] {
         until(&format!("no task is in {state}"), SETTLE, async || {

@@ -1,4 +1,5 @@
-//! Is the history that the clients wrote down one that the mesh may have?
+//! Checks the records of the clients of `kills` against the store: every acknowledged task has ended
+//! once, with the expected output, and streams have no gap and no duplicate.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use serde_json::json;
 
 use crate::clients::{Kind, Record};
 
-/// Long enough for everything that was begun to come to its end.
+/// Time limit for all tasks to end.
 const SETTLE: Duration = Duration::from_secs(60);
 
-/// What to print, and to see that there was chaos at all.
+/// Counts that are printed, and that show whether faults had an effect.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) tasks: usize,
@@ -33,8 +34,8 @@ pub(crate) async fn check(rpc: &Rpc, records: &[Record]) -> Summary {
     summary
 }
 
-/// No task is left at work, whether anybody knows of it or not. One may wait for an answer that
-/// its client, who never learnt of it, will not give.
+/// Waits until no task is running, known to a client or not. A task may wait for an answer forever if
+/// its client never received its id.
 async fn settle(rpc: &Rpc) {
     for state in ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"] {
         until(&format!("no task is in {state}"), SETTLE, async || {
@@ -49,9 +50,9 @@ async fn settle(rpc: &Rpc) {
 async fn check_record(rpc: &Rpc, record: &Record, summary: &mut Summary) {
     let stored = rpc.task(&record.task_id).await;
     let state = task::state(&stored);
-    assert!(is_final(state), "{state} is no end: {record:?}");
+    assert!(is_final(state), "{state} is not final: {record:?}");
     for seen in &record.finals {
-        assert_eq!(seen, state, "two ends of one task: {record:?}");
+        assert_eq!(seen, state, "a task has two ends: {record:?}");
     }
     match state {
         COMPLETED => {
@@ -61,7 +62,7 @@ async fn check_record(rpc: &Rpc, record: &Record, summary: &mut Summary) {
             assert_eq!(texts.len(), 1, "{record:?}");
         }
         CANCELED => assert_eq!(record.kind, Kind::Canceling, "{record:?}"),
-        _ => panic!("nobody asked for {state}: {stored} {record:?}"),
+        _ => panic!("unexpected {state}: {stored} {record:?}"),
     }
     if !record.frames.is_empty() {
         check_frames(rpc, record, &stored).await;
@@ -72,8 +73,11 @@ async fn check_record(rpc: &Rpc, record: &Record, summary: &mut Summary) {
     let lost = outcomes.iter().filter(|o| **o == Some("OUTCOME_WORKER_LOST")).count();
     let numbers: Vec<_> = attempts.iter().map(|a| a["number"].as_u64()).collect();
     let counted: Vec<_> = (1..=attempts.len() as u64).map(Some).collect();
-    assert_eq!(numbers, counted, "attempts are numbered: {inspected}");
-    assert!(!outcomes.contains(&Some("OUTCOME_RUNNING")), "one outlives its task: {inspected}");
+    assert_eq!(numbers, counted, "attempts are not numbered from 1: {inspected}");
+    assert!(
+        !outcomes.contains(&Some("OUTCOME_RUNNING")),
+        "an attempt outlives its task: {inspected}"
+    );
     if state == COMPLETED {
         assert_eq!(outcomes.last(), Some(&Some("OUTCOME_ENDED")), "{inspected}");
     }
@@ -84,8 +88,8 @@ async fn check_record(rpc: &Rpc, record: &Record, summary: &mut Summary) {
     summary.canceled += usize::from(state == CANCELED);
 }
 
-/// Over all its connections a reader has seen every event once, in order, and what it made of
-/// them is the task.
+/// Over all its connections a subscriber has received every event once and in order, and the fold of
+/// the events is the stored task.
 async fn check_frames(rpc: &Rpc, record: &Record, stored: &serde_json::Value) {
     let ids: Vec<u64> = record.frames.iter().map(|f| f.id.expect("a task's event")).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "out of order or doubled: {ids:?} of {record:?}");

@@ -1,82 +1,85 @@
-//! What is done to a cluster and when, drawn from a seed. Pure: the same seed is the same plan.
+//! Fault plan of a chaos test, drawn from a seed. Pure: the same seed gives the same plan.
 
 use std::{fmt, time::Duration};
 
 use rand::{Rng, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
-/// How many there are of each.
+/// Number of processes of each role in a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) coordinators: usize,
     pub(crate) gateways: usize,
     pub(crate) workers: usize,
-    /// Whether its store is a server, which can be restarted and cut off.
+    /// Whether the store is a database server, which can be restarted and cut off.
     pub(crate) has_server: bool,
 }
 
-/// One process.
+/// One process of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Who {
+pub(crate) enum Target {
     Coordinator(usize),
     Gateway(usize),
     Worker(usize),
 }
 
-/// What becomes of a wire.
+/// Fault of a proxied connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Break {
-    /// Connections are closed, and refused.
+pub(crate) enum LinkFault {
+    /// Connections are closed, and new ones refused.
     Closed,
-    /// Nothing arrives, and nobody is told.
+    /// Bytes are dropped without an error (a network partition).
     Silent,
 }
 
-/// Everything ends by itself after its time, and what it was done to is then as before.
+/// One fault. The fault injector undoes it after its duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
-    /// `kill -9`, and started again after that.
-    Kill(Who),
-    /// SIGSTOP, and SIGCONT after that.
-    Pause(Who),
-    /// SIGTERM; started again once it has left.
-    Leave(Who),
-    /// Nobody reaches this coordinator.
-    Partition(usize, Break),
-    /// This gateway or worker does not reach that coordinator, or none of them if none is named;
-    /// all others do.
-    CutOff(Who, Option<usize>, Break),
+pub(crate) enum Fault {
+    /// `kill -9`; restarted after the duration.
+    Kill(Target),
+    /// SIGSTOP; SIGCONT after the duration.
+    Pause(Target),
+    /// SIGTERM; restarted once it has exited.
+    Terminate(Target),
+    /// No process reaches this coordinator.
+    Partition(usize, LinkFault),
+    /// This gateway or worker does not reach that coordinator, or any coordinator if none is
+    /// named. All other processes do.
+    CutOff(Target, Option<usize>, LinkFault),
     /// This coordinator does not reach its database.
-    Strand(usize, Break),
-    /// The database is restarted: in order, or as after a crash.
+    IsolateFromStore(usize, LinkFault),
+    /// The database is restarted: in order, or after a crash.
     RestartStore { crash: bool },
 }
 
-impl Deed {
-    /// A coordinator without its store answers blocking calls before their task has ended.
-    pub(crate) fn takes_store_away(self) -> bool {
-        matches!(self, Deed::Strand(..) | Deed::RestartStore { .. })
+impl Fault {
+    /// Whether blocking calls may be answered early: a coordinator without its store does that.
+    pub(crate) fn affects_store(self) -> bool {
+        matches!(self, Fault::IsolateFromStore(..) | Fault::RestartStore { .. })
     }
 }
 
-/// Which of them cannot go on at once: each of these is one thing's.
+/// The resource of a fault. Faults of the same resource never overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Site {
-    Process(Who),
-    Wire(usize),
-    /// All that lead from this one to the coordinators.
-    WiresOf(Who),
-    StoreWire(usize),
+pub(crate) enum Resource {
+    Process(Target),
+    /// The link of all other processes to this coordinator.
+    CoordinatorLink(usize),
+    /// All links from this process to the coordinators.
+    LinksOf(Target),
+    StoreLink(usize),
     Store,
 }
 
-impl Deed {
-    pub(crate) fn site(self) -> Site {
+impl Fault {
+    pub(crate) fn resource(self) -> Resource {
         match self {
-            Self::Kill(who) | Self::Pause(who) | Self::Leave(who) => Site::Process(who),
-            Self::Partition(at, _) => Site::Wire(at),
-            Self::CutOff(who, ..) => Site::WiresOf(who),
-            Self::Strand(at, _) => Site::StoreWire(at),
-            Self::RestartStore { .. } => Site::Store,
+            Self::Kill(target) | Self::Pause(target) | Self::Terminate(target) => {
+                Resource::Process(target)
+            }
+            Self::Partition(at, _) => Resource::CoordinatorLink(at),
+            Self::CutOff(target, ..) => Resource::LinksOf(target),
+            Self::IsolateFromStore(at, _) => Resource::StoreLink(at),
+            Self::RestartStore { .. } => Resource::Store,
         }
     }
 }
@@ -84,53 +87,55 @@ impl Deed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) at: Duration,
-    pub(crate) deed: Deed,
-    /// How long it lasts.
+    pub(crate) fault: Fault,
+    /// Duration of the fault.
     pub(crate) lasts: Duration,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (at, lasts) = (self.at.as_secs_f64(), self.lasts.as_secs_f64());
-        write!(f, "{at:6.2} s  {:?}", self.deed)?;
-        match self.deed {
-            Deed::Leave(_) | Deed::RestartStore { .. } => Ok(()),
+        let at = self.at.as_secs_f64();
+        let lasts = self.lasts.as_secs_f64();
+        write!(f, "{at:6.2} s  {:?}", self.fault)?;
+        match self.fault {
+            Fault::Terminate(_) | Fault::RestartStore { .. } => Ok(()),
             _ => write!(f, " for {lasts:.1} s"),
         }
     }
 }
 
-/// The longest that anything is paused or cut off.
+/// The longest pause or disconnection.
 const LASTS_MAX: Duration = Duration::from_secs(15);
 const KILLED_MAX: Duration = Duration::from_secs(3);
-/// What a process that is asked to leave may take, and a database to be back.
-const LEAVING: Duration = Duration::from_secs(12);
-/// Between two deeds, whatever they are done to.
+/// Time for a process to exit after SIGTERM, and for a database to restart.
+const RESTART: Duration = Duration::from_secs(12);
+/// Time between the starts of two faults.
 const GAP_MS: std::ops::Range<u64> = 100..1200;
 
-/// How many kinds of deeds there are: for any cluster, and for one whose store is a server.
+/// Number of kinds of faults: for any cluster, and for one whose store is a server.
 const KINDS: usize = 10;
-const KINDS_OF_A_SERVER: usize = 13;
+const KINDS_WITH_SERVER: usize = 13;
 
-/// A plan of this length. It does everything that it can at least once, if there is time, and
-/// several things at once, but no two to the same.
+/// A plan of this length. It contains every possible kind of fault at least once, if there is time,
+/// and overlapping faults, but never two of the same resource.
 pub(crate) fn draw(seed: u64, shape: Shape, length: Duration) -> Vec<Step> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let all = if shape.has_server { KINDS_OF_A_SERVER } else { KINDS };
+    let all = if shape.has_server { KINDS_WITH_SERVER } else { KINDS };
     let mut due: Vec<usize> = (0..all).collect();
     due.shuffle(&mut rng);
     let mut steps: Vec<Step> = Vec::new();
     let mut at = Duration::from_millis(300);
     while at < length {
         let kind = due.last().copied().unwrap_or_else(|| rng.random_range(0..all));
-        let deed = deed(&mut rng, kind, shape);
-        let lasts = lasts(&mut rng, deed, length);
-        let is_free = |step: &Step| step.deed.site() != deed.site() || step.at + step.lasts < at;
+        let fault = fault(&mut rng, kind, shape);
+        let lasts = lasts(&mut rng, fault, length);
+        let is_free =
+            |step: &Step| step.fault.resource() != fault.resource() || step.at + step.lasts < at;
         if steps.iter().all(is_free) {
-            steps.push(Step { at, deed, lasts });
+            steps.push(Step { at, fault, lasts });
             due.pop();
         } else if !due.is_empty() {
-            // Something else is done to that one just now, so the others are done before.
+            // Its resource has another fault at this moment: the other kinds come first.
             due.rotate_right(1);
         }
         at += Duration::from_millis(rng.random_range(GAP_MS));
@@ -138,52 +143,52 @@ pub(crate) fn draw(seed: u64, shape: Shape, length: Duration) -> Vec<Step> {
     steps
 }
 
-fn deed(rng: &mut StdRng, kind: usize, shape: Shape) -> Deed {
-    let how = if rng.random_bool(0.5) { Break::Closed } else { Break::Silent };
+fn fault(rng: &mut StdRng, kind: usize, shape: Shape) -> Fault {
+    let link_fault = if rng.random_bool(0.5) { LinkFault::Closed } else { LinkFault::Silent };
     let coordinator = rng.random_range(0..shape.coordinators);
-    let worker = Who::Worker(rng.random_range(0..shape.workers));
-    let gateway = Who::Gateway(rng.random_range(0..shape.gateways));
-    // Mostly from one: who sees another mesh than the others do is worse off than who sees none.
+    let worker = Target::Worker(rng.random_range(0..shape.workers));
+    let gateway = Target::Gateway(rng.random_range(0..shape.gateways));
+    // Mostly from one coordinator: a partial partition is harder to handle than a full one.
     let from = rng.random_bool(0.7).then_some(coordinator);
     match kind {
-        0 => Deed::Kill(Who::Coordinator(coordinator)),
-        1 => Deed::Pause(Who::Coordinator(coordinator)),
-        2 => Deed::Leave(Who::Coordinator(coordinator)),
-        3 => Deed::Partition(coordinator, how),
-        4 => Deed::Kill(worker),
-        5 => Deed::Pause(worker),
-        6 => Deed::CutOff(worker, from, how),
-        7 => Deed::CutOff(gateway, from, how),
+        0 => Fault::Kill(Target::Coordinator(coordinator)),
+        1 => Fault::Pause(Target::Coordinator(coordinator)),
+        2 => Fault::Terminate(Target::Coordinator(coordinator)),
+        3 => Fault::Partition(coordinator, link_fault),
+        4 => Fault::Kill(worker),
+        5 => Fault::Pause(worker),
+        6 => Fault::CutOff(worker, from, link_fault),
+        7 => Fault::CutOff(gateway, from, link_fault),
         8 => {
             if rng.random_bool(0.5) {
-                Deed::Leave(worker)
+                Fault::Terminate(worker)
             } else {
-                Deed::Leave(gateway)
+                Fault::Terminate(gateway)
             }
         }
         9 => {
             if rng.random_bool(0.7) {
-                Deed::Kill(gateway)
+                Fault::Kill(gateway)
             } else {
-                Deed::Pause(gateway)
+                Fault::Pause(gateway)
             }
         }
-        10 | 11 => Deed::Strand(coordinator, how),
-        _ => Deed::RestartStore { crash: rng.random_bool(0.5) },
+        10 | 11 => Fault::IsolateFromStore(coordinator, link_fault),
+        _ => Fault::RestartStore { crash: rng.random_bool(0.5) },
     }
 }
 
-fn lasts(rng: &mut StdRng, deed: Deed, length: Duration) -> Duration {
-    let longest = match deed {
-        Deed::Kill(_) => KILLED_MAX,
-        Deed::Leave(_) | Deed::RestartStore { .. } => return LEAVING,
-        // Mostly short: a long one is one thing more than anybody waits for.
+fn lasts(rng: &mut StdRng, fault: Fault, length: Duration) -> Duration {
+    let longest = match fault {
+        Fault::Kill(_) => KILLED_MAX,
+        Fault::Terminate(_) | Fault::RestartStore { .. } => return RESTART,
+        // Mostly short: a long disconnection delays all later faults of its resource.
         _ if rng.random_bool(0.7) => Duration::from_secs(5),
         _ => LASTS_MAX,
     };
     let longest = longest.min(length / 3).max(Duration::from_secs(1));
-    rng.random_range(Duration::from_millis(200)..=longest).max(match deed {
-        Deed::Kill(_) => Duration::ZERO,
+    rng.random_range(Duration::from_millis(200)..=longest).max(match fault {
+        Fault::Kill(_) => Duration::ZERO,
         _ => Duration::from_secs(1),
     })
 }
@@ -197,63 +202,66 @@ mod tests {
     const SHAPE: Shape = Shape { coordinators: 3, gateways: 2, workers: 6, has_server: true };
 
     #[test]
-    fn a_seed_is_a_plan() {
+    fn seed_determines_the_plan() {
         let length = Duration::from_secs(60);
         assert_eq!(draw(7, SHAPE, length), draw(7, SHAPE, length));
         assert_ne!(draw(7, SHAPE, length), draw(8, SHAPE, length));
     }
 
     #[test]
-    fn a_plan_does_no_two_things_to_the_same_at_once_and_lasts_as_long_as_it_should() {
+    fn plan_never_overlaps_faults_of_one_resource() {
         for seed in 0..100 {
             let length = Duration::from_secs(15);
             let steps = draw(seed, SHAPE, length);
-            assert!(steps.len() > 8, "seed {seed} does hardly anything: {steps:?}");
+            assert!(steps.len() > 8, "seed {seed} draws too few faults: {steps:?}");
             for (n, step) in steps.iter().enumerate() {
                 assert!(step.at < length && step.lasts <= LASTS_MAX, "{step}");
                 for later in &steps[n + 1..] {
-                    let apart =
-                        later.deed.site() != step.deed.site() || later.at > step.at + step.lasts;
+                    let apart = later.fault.resource() != step.fault.resource()
+                        || later.at > step.at + step.lasts;
                     assert!(apart, "seed {seed}: {step} and {later}");
                 }
             }
         }
     }
 
-    /// As `deed` counts them, except that those are one here which are two there.
-    fn kind(deed: Deed) -> usize {
-        match deed {
-            Deed::Kill(Who::Coordinator(_)) => 0,
-            Deed::Pause(Who::Coordinator(_)) => 1,
-            Deed::Leave(Who::Coordinator(_)) => 2,
-            Deed::Partition(..) => 3,
-            Deed::Kill(Who::Worker(_)) => 4,
-            Deed::Pause(Who::Worker(_)) => 5,
-            Deed::CutOff(Who::Gateway(_), ..) => 7,
-            Deed::CutOff(..) => 6,
-            Deed::Leave(_) => 8,
-            Deed::Kill(Who::Gateway(_)) | Deed::Pause(Who::Gateway(_)) => 9,
-            Deed::Strand(..) => 10,
-            Deed::RestartStore { .. } => 12,
+    /// The kind of a fault, as `fault` numbers them; 10 and 11 are both 10 here.
+    fn kind(fault: Fault) -> usize {
+        match fault {
+            Fault::Kill(Target::Coordinator(_)) => 0,
+            Fault::Pause(Target::Coordinator(_)) => 1,
+            Fault::Terminate(Target::Coordinator(_)) => 2,
+            Fault::Partition(..) => 3,
+            Fault::Kill(Target::Worker(_)) => 4,
+            Fault::Pause(Target::Worker(_)) => 5,
+            Fault::CutOff(Target::Gateway(_), ..) => 7,
+            Fault::CutOff(..) => 6,
+            Fault::Terminate(_) => 8,
+            Fault::Kill(Target::Gateway(_)) | Fault::Pause(Target::Gateway(_)) => 9,
+            Fault::IsolateFromStore(..) => 10,
+            Fault::RestartStore { .. } => 12,
         }
     }
 
     #[test]
-    fn a_plan_does_everything_that_it_can_if_there_is_time() {
+    fn plan_contains_every_kind_of_fault() {
         for seed in 0..500 {
             let steps = draw(seed, SHAPE, Duration::from_secs(30));
-            let done: BTreeSet<usize> = steps.iter().map(|step| kind(step.deed)).collect();
+            let done: BTreeSet<usize> = steps.iter().map(|step| kind(step.fault)).collect();
             let missing: Vec<_> =
-                (0..KINDS_OF_A_SERVER).filter(|k| *k != 11 && !done.contains(k)).collect();
-            assert!(missing.is_empty(), "seed {seed} does no {missing:?}: {steps:?}");
+                (0..KINDS_WITH_SERVER).filter(|k| *k != 11 && !done.contains(k)).collect();
+            assert!(missing.is_empty(), "seed {seed} draws no {missing:?}: {steps:?}");
         }
     }
 
     #[test]
-    fn a_cluster_on_a_file_is_never_cut_off_from_it() {
+    fn plan_of_a_sqlite_cluster_has_no_store_faults() {
         let shape = Shape { coordinators: 1, has_server: false, ..SHAPE };
         for step in (0..50).flat_map(|seed| draw(seed, shape, Duration::from_secs(30))) {
-            assert!(!matches!(step.deed.site(), Site::Store | Site::StoreWire(_)), "{step}");
+            assert!(
+                !matches!(step.fault.resource(), Resource::Store | Resource::StoreLink(_)),
+                "{step}"
+            );
         }
     }
 }

@@ -1,6 +1,6 @@
-//! A new version is rolled out under load: every process leaves in order and is started again, one
-//! after the other. Nobody may notice, with a key or without, except whoever calls the very gateway
-//! that is away, and they are served by the other.
+//! Rolling restart under load: every process drains and is started again, one after the other. No
+//! call may fail, with an idempotency key or without, except calls to a gateway while it restarts,
+//! and the other gateway serves those.
 
 use std::{
     sync::{
@@ -22,38 +22,39 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     check,
-    told::{self, Told, Wanted},
+    observations::{self, Expected, Observation},
 };
 
 const CLIENTS_A_GATEWAY: usize = 4;
-/// What a process may take to leave. What runs in a worker is handed back or done before.
-const LEAVES: Duration = Duration::from_secs(15);
-/// All that a client began is done by then, once everything is back.
+/// Time limit for a process to drain. A worker finishes its attempts or hands them back.
+const DRAIN_MAX: Duration = Duration::from_secs(15);
+/// Time limit for the clients to finish after the last restart.
 const FINISH: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
-/// What there has to be of load between two that leave.
+/// Tasks that must end between two restarts.
 const TASKS_BETWEEN: usize = 20;
 
-/// A call that failed, by which gateway, and when it was under way.
+/// A failed call: its gateway, and the time that it took.
 struct Refused {
     gateway: usize,
     from: Instant,
     to: Instant,
-    why: String,
+    error: String,
 }
 
 #[derive(Default)]
 struct Report {
-    told: Vec<Told>,
+    observations: Vec<Observation>,
     refused: Vec<Refused>,
 }
 
+/// One client of the load. Its task owns it for the run and returns its report.
 struct Caller {
     name: usize,
-    /// Its own, which it calls first.
+    /// Its preferred gateway, which it calls first.
     gateway: usize,
     clients: Vec<Client>,
-    /// Otherwise what breaks off cannot be made again for it.
+    /// Whether sends have idempotency keys. Without one, a broken send is not repeated by the mesh.
     has_keys: bool,
     sent: usize,
     done: Arc<std::sync::atomic::AtomicUsize>,
@@ -75,7 +76,7 @@ impl Caller {
         self.report
     }
 
-    /// It takes longer than a coordinator that leaves waits for what it has.
+    /// A script that runs longer than the drain of a coordinator.
     fn script(&self, around: &str) -> (String, String) {
         let chunks = (1..6).map(|n| format!("{}.{}.{n} ", self.name, self.sent));
         let steps = chunks.clone().map(|chunk| format!("chunk \"{chunk}\"; sleep 100ms; "));
@@ -87,7 +88,7 @@ impl Caller {
         if self.has_keys { draft.idempotent() } else { draft }
     }
 
-    /// By its own gateway, or else by the other, which must not fail as well.
+    /// Calls its preferred gateway, then the other, which must succeed.
     async fn send(&mut self, around: &str) {
         let (script, expected) = self.script(around);
         let draft = self.draft(script);
@@ -99,14 +100,14 @@ impl Caller {
                 Ok(Answer::Task(task)) => {
                     return self.note(&task.id, message_id, expected);
                 }
-                Ok(Answer::Message(message)) => panic!("no task came of it: {message:?}"),
+                Ok(Answer::Message(message)) => panic!("a message instead of a task: {message:?}"),
                 Err(error) => self.refused(gateway, from, error.to_string()),
             }
         }
         self.refused_by_all();
     }
 
-    /// The client itself goes on where its stream broke.
+    /// Follows a task; the client library resumes a broken stream.
     async fn follow(&mut self) {
         let (script, expected) = self.script("CHUNKS");
         let draft = self.draft(script);
@@ -123,7 +124,7 @@ impl Caller {
             };
             let mut seqs = Vec::new();
             while let Some(event) = follow.next().await {
-                let event = event.unwrap_or_else(|e| panic!("a stream does not survive: {e}"));
+                let event = event.unwrap_or_else(|e| panic!("a stream is not resumed: {e}"));
                 seqs.push(event.seq);
             }
             assert!(seqs.is_sorted_by(|a, b| a < b), "each event once and in order: {seqs:?}");
@@ -138,16 +139,16 @@ impl Caller {
 
     fn refused_by_all(&self) -> ! {
         let last = self.report.refused.iter().rev().take(self.clients.len());
-        let why: Vec<_> = last.map(|refused| refused.why.as_str()).collect();
-        panic!("no gateway took it: {why:?}");
+        let errors: Vec<_> = last.map(|refused| refused.error.as_str()).collect();
+        panic!("no gateway accepted a call: {errors:?}");
     }
 
     fn note(&mut self, id: &str, message_id: String, expected: String) {
-        self.report.told.push(Told {
+        self.report.observations.push(Observation {
             client: format!("client {} of gateway {}", self.name, self.gateway),
             task_id: id.to_owned(),
             message_id,
-            wanted: Wanted::Artifact("output", expected),
+            expected: Expected::Artifact("output", expected),
             answered: None,
             finals: vec![COMPLETED.to_owned()],
             views: Vec::new(),
@@ -155,18 +156,24 @@ impl Caller {
         });
     }
 
-    fn refused(&mut self, gateway: usize, from: Instant, why: String) {
-        self.report.refused.push(Refused { gateway, from, to: Instant::now(), why });
+    fn refused(&mut self, gateway: usize, from: Instant, error: String) {
+        self.report.refused.push(Refused { gateway, from, to: Instant::now(), error });
     }
 }
 
-/// Leaves, and is back. When it was away.
+/// Drains and restarts a process; returns when it was away.
 async fn roll(process: &mut Process) -> (Instant, Instant) {
     let from = Instant::now();
     process.terminate().await;
-    let ended = process.exit_within(LEAVES).await;
+    let ended = process.exit_within(DRAIN_MAX).await;
     let code = ended.map(|status| status.code());
-    assert_eq!(code, Some(Some(0)), "{} leaves in order: {}", process.name(), process.log());
+    assert_eq!(
+        code,
+        Some(Some(0)),
+        "{} drains with exit code 0: {}",
+        process.name(),
+        process.log()
+    );
     process.restart().await;
     (from, Instant::now())
 }
@@ -179,7 +186,7 @@ async fn roll_out(shape: Plan) {
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let callers: Vec<_> = (0..CLIENTS_A_GATEWAY * urls.len())
         .map(|name| {
-            // A failure is for us to see; only streams take care of themselves.
+            // No retries: this test must see failures. Streams are still resumed.
             let client = |url: &String| Client::builder(url).retry(Retry::never()).direct();
             let clients = urls.iter().map(|url| client(url).expect("a URL").agent("script"));
             let caller = Caller {
@@ -203,7 +210,7 @@ async fn roll_out(shape: Plan) {
     };
     let mut away = Vec::new();
     load().await;
-    // One alone has nobody to take its place.
+    // A single coordinator has no replacement.
     for n in (0..cluster.coordinators.len()).filter(|_| cluster.coordinator_proxies.len() > 1) {
         roll(&mut cluster.coordinators[n]).await;
         load().await;
@@ -221,36 +228,37 @@ async fn roll_out(shape: Plan) {
     for caller in callers {
         let report = timeout(FINISH, caller).await.expect("no client is stuck");
         let report = report.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-        all.told.extend(report.told);
+        all.observations.extend(report.observations);
         all.refused.extend(report.refused);
     }
-    let (count, refused) = (all.told.len(), all.refused.len());
-    eprintln!("{count} tasks, {refused} calls to a gateway that was away");
-    for Refused { gateway, from, to, why } in &all.refused {
+    let count = all.observations.len();
+    let refused = all.refused.len();
+    eprintln!("{count} tasks, {refused} calls to a restarting gateway");
+    for Refused { gateway, from, to, error } in &all.refused {
         let (left, back) = away[*gateway];
-        assert!(*from < back && *to > left, "gateway {gateway} was not away: {why}");
+        assert!(*from < back && *to > left, "gateway {gateway} was not restarting: {error}");
     }
-    check_all(&cluster, &all.told).await;
+    check_all(&cluster, &all.observations).await;
 }
 
-/// Nothing is lost, and everything completed; also what nobody was told of.
-async fn check_all(cluster: &Cluster, told: &[Told]) {
+/// All tasks completed without a lost attempt, those unknown to clients included.
+async fn check_all(cluster: &Cluster, observations: &[Observation]) {
     let rpc = cluster.rpc();
-    until("nothing is at work", 2 * SOON, async || {
+    until("no task is running", 2 * SOON, async || {
         let filter = json!({"filter": {"states": ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"]}});
         let tasks = rpc.mesh("Tasks", filter).await;
         tasks["tasks"].as_array().is_none_or(Vec::is_empty).then_some(())
     })
     .await;
-    let (store, unreadable) = told::read(&rpc, told).await;
-    let violations = check::check(told, &store, &unreadable);
+    let (store, unreadable) = observations::read(&rpc, observations).await;
+    let violations = check::check(observations, &store, &unreadable);
     violations.iter().for_each(|violation| eprintln!("{violation}"));
-    assert!(violations.is_empty(), "{} things are wrong", violations.len());
+    assert!(violations.is_empty(), "{} violations", violations.len());
     for stored in store.values() {
         let task = &stored.inspected["task"];
         assert_eq!(task::state(task), COMPLETED, "{}", stored.inspected);
         let lost = stored.events.iter().find(|event| {
-            // Whoever leaves in order hands back what it has, which costs nobody an attempt.
+            // A drained worker releases its attempts, and no attempt counts as lost.
             event.kind == "lost" && event.body["released"] != true
         });
         assert!(lost.is_none(), "an attempt was lost: {lost:?} of {}", stored.inspected);
@@ -258,12 +266,12 @@ async fn check_all(cluster: &Cluster, told: &[Told]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_notices_when_everything_is_restarted_in_turn() {
+async fn rolling_restart_of_every_process_fails_no_call() {
     let plan = Plan::replicas(3).gateways(2).workers(&["script"; 3]);
     roll_out(plan.with("lease_ms = 3000")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_coordinator_alone_workers_and_gateways_can_be_restarted_in_turn() {
+async fn rolling_restart_of_workers_and_gateways_needs_one_coordinator_only() {
     roll_out(Plan::default().gateways(2).workers(&["script"; 3])).await;
 }

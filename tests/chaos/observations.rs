@@ -1,5 +1,5 @@
-//! What there is to check: what clients were told while things broke, and what the mesh says of
-//! the same tasks once everything is whole. Data only, and how the mesh is asked for it.
+//! The input of the checker: observations of clients while faults were injected, and the same tasks
+//! as the store has them after all faults are undone. Data types and the calls that read the store.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,52 +11,53 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
-/// A task that the mesh has acknowledged, as one client knows it.
+/// A task that the mesh has acknowledged, as one client observed it. The client updates it until the
+/// end of its run; the checker compares it with the store.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct Observation {
     pub(crate) client: String,
     pub(crate) task_id: String,
-    /// Of the send that began it. Whoever sends under a key may send it several times.
+    /// Message of the send that began the task. A send with an idempotency key may be repeated.
     pub(crate) message_id: String,
-    pub(crate) wanted: Wanted,
-    /// The message of the answer to its question, once that was acknowledged.
+    pub(crate) expected: Expected,
+    /// The message id of the acknowledged answer to its question.
     pub(crate) answered: Option<String>,
-    /// Final states it was seen in, each time it was.
+    /// Every final state that the client was shown.
     pub(crate) finals: Vec<String>,
     pub(crate) views: Vec<View>,
-    /// It was asked to be cancelled, whatever came of that.
+    /// The client requested a cancel, successful or not.
     pub(crate) canceling: bool,
 }
 
-/// What has to come of it, if nobody cancels it.
+/// Expected outcome of a task that is not cancelled.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Wanted {
-    /// This text in this artifact.
+pub(crate) enum Expected {
+    /// Completed, with this text in this artifact.
     Artifact(&'static str, String),
-    /// This reason, as many tasks down.
+    /// Failed for this reason, at this hop of the delegation.
     Failure(&'static str, u64),
-    /// It asks, and nobody answers.
+    /// A question stays open, because the client never answers.
     Question,
 }
 
-/// What one subscriber saw over all its connections.
+/// Frames that one subscriber received over all its connections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct View {
     pub(crate) frames: Vec<Frame>,
-    /// Its connections after the first.
+    /// Number of connections after the first.
     pub(crate) resumed: usize,
 }
 
-/// A task as the mesh tells it when asked by an operator.
+/// A task as operators read it from the mesh.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
-    /// By `GetTask`; nothing: the caller is told that there is none.
+    /// The answer of `GetTask`; none if its caller gets TASK_NOT_FOUND.
     pub(crate) task: Option<Value>,
     pub(crate) inspected: Value,
     pub(crate) events: Vec<Entry>,
 }
 
-/// One event, with its number.
+/// One stored event with its sequence number.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) seq: u64,
@@ -68,23 +69,22 @@ pub(crate) struct Entry {
 /// Everything in the store, by id.
 pub(crate) type Store = BTreeMap<String, Stored>;
 
-/// What the mesh says of a task when it is asked.
-enum Said {
-    Whole(Box<Stored>),
-    /// That there is none.
-    Unknown,
-    /// Nothing of use, as often as it was asked.
-    Nothing,
+/// Result of reading one task.
+enum Reading {
+    Found(Box<Stored>),
+    NotFound,
+    /// No usable answer within the time limit.
+    Unreadable,
 }
 
-/// How many tasks are asked for at once.
-const AT_ONCE: usize = 8;
+/// Number of tasks that are read concurrently.
+const CONCURRENCY: usize = 8;
 const PAGE: u64 = 500;
 const TASK_NOT_FOUND: i64 = -32001;
-/// How long the mesh may be unable to tell of a task, once it is whole.
+/// Time limit for reading one task after all faults are undone.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
-/// How much of an event is shown.
+/// Length to which a printed event is truncated.
 const BODY_CHARS_MAX: usize = 400;
 
 impl Stored {
@@ -92,7 +92,7 @@ impl Stored {
         task::state(&self.inspected["task"])
     }
 
-    /// Who delegated it.
+    /// Id of the task that delegated this one.
     pub(crate) fn parent(&self) -> Option<&str> {
         self.inspected["parent"]["taskId"].as_str()
     }
@@ -106,7 +106,7 @@ impl Stored {
     }
 }
 
-/// What happened to it, line by line, for whoever has to find out why.
+/// All events, one per line, for the analysis of a violation.
 impl fmt::Display for Stored {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} of {:?}", self.state(), self.parent())?;
@@ -137,22 +137,24 @@ pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().or(text).unwrap_or(0)
 }
 
-/// Everything there is, and whatever else clients were told of. A list is read page by page while
-/// tasks may change their place in it, so parents that it does not name are asked for as well.
-/// Beside them the ids of those that are there and cannot be read.
-pub(crate) async fn read(rpc: &Rpc, told: &[Told]) -> (Store, Vec<String>) {
+/// Reads all tasks: those that operators can list, those that clients observed, and all parents,
+/// because tasks may change their place in the list between two pages. Also returns the ids of
+/// tasks that exist and cannot be read.
+pub(crate) async fn read(rpc: &Rpc, observations: &[Observation]) -> (Store, Vec<String>) {
     let mut wanted: BTreeSet<String> = listed(rpc).await.into_iter().collect();
-    wanted.extend(told.iter().map(|told| told.task_id.clone()));
-    let (mut store, mut asked, mut unreadable) = (Store::new(), BTreeSet::new(), Vec::new());
+    wanted.extend(observations.iter().map(|observed| observed.task_id.clone()));
+    let mut store = Store::new();
+    let mut asked = BTreeSet::new();
+    let mut unreadable = Vec::new();
     while !wanted.is_empty() {
         asked.extend(wanted.iter().cloned());
         let read = stream::iter(wanted).map(async |id| (id.clone(), one(rpc, &id).await));
-        let read: Vec<_> = read.buffer_unordered(AT_ONCE).collect().await;
-        for (id, said) in read {
-            match said {
-                Said::Whole(stored) => drop(store.insert(id, *stored)),
-                Said::Unknown => {}
-                Said::Nothing => unreadable.push(id),
+        let read: Vec<_> = read.buffer_unordered(CONCURRENCY).collect().await;
+        for (id, reading) in read {
+            match reading {
+                Reading::Found(stored) => drop(store.insert(id, *stored)),
+                Reading::NotFound => {}
+                Reading::Unreadable => unreadable.push(id),
             }
         }
         let parents = store.values().filter_map(Stored::parent).map(str::to_owned);
@@ -162,7 +164,8 @@ pub(crate) async fn read(rpc: &Rpc, told: &[Told]) -> (Store, Vec<String>) {
 }
 
 async fn listed(rpc: &Rpc) -> Vec<String> {
-    let (mut ids, mut page) = (Vec::new(), String::new());
+    let mut ids = Vec::new();
+    let mut page = String::new();
     loop {
         let answer = rpc.mesh("Tasks", json!({"pageSize": PAGE, "pageToken": page})).await;
         let tasks = answer["tasks"].as_array().into_iter().flatten();
@@ -174,25 +177,25 @@ async fn listed(rpc: &Rpc) -> Vec<String> {
     }
 }
 
-/// That the mesh cannot say just now is no answer yet.
-async fn one(rpc: &Rpc, id: &str) -> Said {
+/// Reads one task, with retries while the mesh is unavailable.
+async fn one(rpc: &Rpc, id: &str) -> Reading {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Some(said) = ask(rpc, id).await {
-            return said;
+        if let Some(reading) = ask(rpc, id).await {
+            return reading;
         }
         if Instant::now() > end {
-            return Said::Nothing;
+            return Reading::Unreadable;
         }
         sleep(PAUSE).await;
     }
 }
 
-async fn ask(rpc: &Rpc, id: &str) -> Option<Said> {
+async fn ask(rpc: &Rpc, id: &str) -> Option<Reading> {
     let inspected = rpc.path("/mesh/Inspect").post(json!({"taskId": id}).to_string()).await;
     match inspected.status.as_u16() {
         200 => {}
-        404 => return Some(Said::Unknown),
+        404 => return Some(Reading::NotFound),
         _ => return None,
     }
     let events = events(rpc, id).await?;
@@ -201,12 +204,14 @@ async fn ask(rpc: &Rpc, id: &str) -> Option<Said> {
         Err(error) if error["code"] == TASK_NOT_FOUND => None,
         Err(_) => return None,
     };
-    Some(Said::Whole(Box::new(Stored { task, inspected: inspected.json(), events })))
+    Some(Reading::Found(Box::new(Stored { task, inspected: inspected.json(), events })))
 }
 
-/// All that is stored of a task; nothing: the mesh cannot say just now.
+/// All stored events of a task; none if the mesh is unavailable.
 pub(crate) async fn events(rpc: &Rpc, id: &str) -> Option<Vec<Entry>> {
-    let (rpc, mut events, mut after) = (rpc.path("/mesh/Events"), Vec::new(), 0);
+    let rpc = rpc.path("/mesh/Events");
+    let mut events = Vec::new();
+    let mut after = 0;
     loop {
         let request = json!({"taskId": id, "after": after, "pageSize": PAGE});
         let page = rpc.try_post(request.to_string()).await.ok()?;

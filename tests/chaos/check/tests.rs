@@ -1,4 +1,4 @@
-//! The checker on histories made by hand: one that may be, and the same with one thing wrong.
+//! The history checker finds each kind of violation in an otherwise valid history.
 
 use faultline_tests::{Frame, task::WORKING};
 use serde_json::json;
@@ -39,7 +39,7 @@ fn ended(state: &str) -> (&'static str, Value) {
     ("ended", json!({"state": state}))
 }
 
-/// A task with these events, in this state, whose text is `text`.
+/// A stored task with these events and this output.
 fn stored(id: &str, state: &str, text: &str, parent: Option<&str>, events: Vec<Entry>) -> Stored {
     let output = json!({"artifactId": "output", "parts": [{"text": text}]});
     let task = json!({"id": id, "status": {"state": state}, "artifacts": [output]});
@@ -52,12 +52,12 @@ fn stored(id: &str, state: &str, text: &str, parent: Option<&str>, events: Vec<E
     Stored { task: Some(task), inspected, events }
 }
 
-fn told(id: &str, wanted: Wanted, finals: &[&str]) -> Told {
-    Told {
+fn observed(id: &str, expected: Expected, finals: &[&str]) -> Observation {
+    Observation {
         client: "the client".to_owned(),
         task_id: id.to_owned(),
         message_id: format!("m-{id}"),
-        wanted,
+        expected,
         answered: None,
         finals: finals.iter().map(|state| (*state).to_owned()).collect(),
         views: Vec::new(),
@@ -65,7 +65,7 @@ fn told(id: &str, wanted: Wanted, finals: &[&str]) -> Told {
     }
 }
 
-/// What a subscriber sees of these events, without what subscribers are not shown.
+/// The frames that a subscriber receives for these events.
 fn shown(stored: &Stored) -> Vec<Frame> {
     let frame = |event: &Entry| {
         let state = |state: &str| json!({"statusUpdate": {"status": {"state": state}}});
@@ -80,8 +80,9 @@ fn shown(stored: &Stored) -> Vec<Frame> {
     stored.events.iter().filter_map(frame).collect()
 }
 
-/// Two attempts and a delegated task each way down; one failed, one waits, one was cancelled.
-fn history() -> (Vec<Told>, Store) {
+/// A valid history: a root with two attempts, a child and a grandchild; one failed task, one with
+/// an open question and one that was cancelled.
+fn history() -> (Vec<Observation>, Store) {
     let mut store = Store::new();
     let events = entries(&[
         begun("m-root"),
@@ -121,44 +122,45 @@ fn history() -> (Vec<Told>, Store) {
     store.insert(STOPPED.into(), stored(STOPPED, CANCELED, "", None, events));
 
     let text = "0.1.1 0.1.2 0.1.3 ".to_owned();
-    let mut root = told(ROOT, Wanted::Artifact("output", text), &[COMPLETED, COMPLETED]);
+    let mut root = observed(ROOT, Expected::Artifact("output", text), &[COMPLETED, COMPLETED]);
     let frames = shown(&store[ROOT]);
     let snapshot = Frame { id: Some(3), body: json!({"task": {"id": ROOT}}) };
     let late = [snapshot].into_iter().chain(frames.iter().filter(|f| f.id > Some(3)).cloned());
     root.views = vec![
         View { frames: late.collect(), resumed: 2 },
         View { frames: frames.clone(), resumed: 0 },
-        // One that lost patience.
+        // A subscriber that closed early.
         View { frames: frames[..3].to_vec(), resumed: 0 },
     ];
-    let stopped = told(STOPPED, Wanted::Artifact("output", "x".into()), &[CANCELED]);
-    let told = vec![
+    let stopped = observed(STOPPED, Expected::Artifact("output", "x".into()), &[CANCELED]);
+    let observations = vec![
         root,
-        told(FAILED_ONE, Wanted::Failure("NOT_FOUND", 1), &[FAILED]),
-        told(WAITING, Wanted::Question, &[]),
-        Told { canceling: true, ..stopped },
+        observed(FAILED_ONE, Expected::Failure("NOT_FOUND", 1), &[FAILED]),
+        observed(WAITING, Expected::Question, &[]),
+        Observation { canceling: true, ..stopped },
     ];
-    (told, store)
+    (observations, store)
 }
 
-/// The rules that the history breaks after this was done to it.
-fn broken(spoil: impl FnOnce(&mut Vec<Told>, &mut Store)) -> Vec<Rule> {
-    let (mut told, mut store) = history();
-    spoil(&mut told, &mut store);
-    let mut rules: Vec<_> = check(&told, &store, &[]).into_iter().map(|found| found.rule).collect();
+/// The rules that the history violates after this change.
+fn broken(spoil: impl FnOnce(&mut Vec<Observation>, &mut Store)) -> Vec<Rule> {
+    let (mut observations, mut store) = history();
+    spoil(&mut observations, &mut store);
+    let mut rules: Vec<_> =
+        check(&observations, &store, &[]).into_iter().map(|found| found.rule).collect();
     rules.sort();
     rules.dedup();
     rules
 }
 
-/// Puts an event in and numbers all anew; subscribers then have to have seen it.
-fn insert(told: &mut [Told], store: &mut Store, at: usize, event: (&str, Value)) {
+/// Inserts an event, renumbers all, and shows it to one subscriber.
+fn insert(observations: &mut [Observation], store: &mut Store, at: usize, event: (&str, Value)) {
     let root = store.get_mut(ROOT).unwrap();
     let mut events: Vec<_> =
         root.events.iter().map(|e| (e.kind.as_str(), e.body.clone())).collect();
     events.insert(at, event);
     root.events = entries(&events);
-    told[0].views = vec![View { frames: shown(root), resumed: 0 }];
+    observations[0].views = vec![View { frames: shown(root), resumed: 0 }];
 }
 
 fn set_state(store: &mut Store, id: &str, state: &str) {
@@ -168,35 +170,35 @@ fn set_state(store: &mut Store, id: &str, state: &str) {
 }
 
 #[test]
-fn a_history_that_may_be_breaks_nothing() {
-    let (told, store) = history();
-    let found: Vec<_> = check(&told, &store, &[]).iter().map(ToString::to_string).collect();
+fn valid_history_breaks_no_rule() {
+    let (observations, store) = history();
+    let found: Vec<_> = check(&observations, &store, &[]).iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "{found:#?}");
 }
 
 #[test]
-fn a_task_that_was_acknowledged_is_missed() {
+fn missing_acknowledged_task_is_reported() {
     assert_eq!(broken(|_, store| drop(store.remove(STOPPED))), [Rule::Lost]);
-    // Operators see it, and its owner does not.
+    // Visible to operators, and not to its owner.
     assert_eq!(broken(|_, store| store.get_mut(STOPPED).unwrap().task = None), [Rule::Lost]);
 }
 
 #[test]
-fn a_task_that_cannot_be_read_is_damaged_and_nothing_else() {
+fn unreadable_task_is_reported_as_damaged_only() {
     for id in [STOPPED, CHILD] {
-        let (told, mut store) = history();
+        let (observations, mut store) = history();
         store.remove(id);
-        let found = check(&told, &store, &[id.to_owned()]);
+        let found = check(&observations, &store, &[id.to_owned()]);
         assert_eq!(found.iter().map(|found| found.rule).collect::<Vec<_>>(), [Rule::Damaged]);
     }
 }
 
 #[test]
-fn an_answer_that_was_acknowledged_is_missed() {
+fn missing_acknowledged_answer_is_reported() {
     let answered = |event: Value| {
-        broken(move |told, store| {
-            told[0].answered = Some("yes".to_owned());
-            insert(told, store, 10, ("answered", event));
+        broken(move |observations, store| {
+            observations[0].answered = Some("yes".to_owned());
+            insert(observations, store, 10, ("answered", event));
         })
     };
     assert_eq!(answered(json!({"message": {"messageId": "yes"}})), []);
@@ -204,81 +206,91 @@ fn an_answer_that_was_acknowledged_is_missed() {
 }
 
 #[test]
-fn a_task_that_never_ends_is_noticed_and_so_is_a_question_that_was_answered() {
-    let unended = broken(|told, store| {
+fn unended_task_and_unresolved_question_are_reported() {
+    let unended = broken(|observations, store| {
         set_state(store, STOPPED, WORKING);
         store.get_mut(STOPPED).unwrap().events.pop();
-        told[3].finals.clear();
+        observations[3].finals.clear();
     });
     assert_eq!(unended, [Rule::Unended]);
-    let asked = broken(|told, _| told[2].wanted = Wanted::Artifact("output", "yes".into()));
+    let asked = broken(|observations, _| {
+        observations[2].expected = Expected::Artifact("output", "yes".into())
+    });
     assert_eq!(asked, [Rule::Unended]);
 }
 
 #[test]
-fn a_task_that_ends_twice_or_goes_on_is_noticed() {
-    let twice = broken(|told, store| insert(told, store, 10, ended(COMPLETED)));
+fn second_end_and_events_after_the_end_are_reported() {
+    let twice = broken(|observations, store| insert(observations, store, 10, ended(COMPLETED)));
     assert_eq!(twice, [Rule::TwoEnds]);
-    let on = broken(|told, store| insert(told, store, 11, wrote(true, "0.1.4 ")));
+    let on = broken(|observations, store| insert(observations, store, 11, wrote(true, "0.1.4 ")));
     assert_eq!(on, [Rule::TwoEnds]);
-    let other = broken(|told, _| told[0].finals.push(CANCELED.to_owned()));
+    let other = broken(|observations, _| observations[0].finals.push(CANCELED.to_owned()));
     assert_eq!(other, [Rule::OtherEnd]);
 }
 
 #[test]
-fn a_task_that_comes_to_something_else_is_noticed() {
+fn unexpected_outcome_is_reported() {
     let text = broken(|_, store| {
         let task = store.get_mut(ROOT).unwrap().task.as_mut().unwrap();
         task["artifacts"][0]["parts"][0]["text"] = "0.1.1 0.1.2 0.1.2 0.1.3 ".into();
     });
     assert_eq!(text, [Rule::OtherEnd]);
-    assert_eq!(broken(|told, _| told[3].canceling = false), [Rule::OtherEnd]);
-    let reason = broken(|told, _| told[1].wanted = Wanted::Failure("INTERNAL", 1));
+    assert_eq!(broken(|observations, _| observations[3].canceling = false), [Rule::OtherEnd]);
+    let reason =
+        broken(|observations, _| observations[1].expected = Expected::Failure("INTERNAL", 1));
     assert_eq!(reason, [Rule::OtherEnd]);
 }
 
 #[test]
-fn a_subscriber_that_missed_something_is_noticed() {
-    assert_eq!(broken(|told, _| drop(told[0].views[0].frames.remove(2))), [Rule::Gap]);
-    assert_eq!(broken(|told, _| drop(told[0].views[1].frames.remove(0))), [Rule::Gap]);
+fn gap_in_a_stream_is_reported() {
+    assert_eq!(
+        broken(|observations, _| drop(observations[0].views[0].frames.remove(2))),
+        [Rule::Gap]
+    );
+    assert_eq!(
+        broken(|observations, _| drop(observations[0].views[1].frames.remove(0))),
+        [Rule::Gap]
+    );
 }
 
 #[test]
-fn a_subscriber_that_saw_something_twice_is_noticed() {
-    let twice = broken(|told, _| {
-        let frame = told[0].views[1].frames[3].clone();
-        told[0].views[1].frames.insert(3, frame);
+fn duplicate_or_late_stream_event_is_reported() {
+    let twice = broken(|observations, _| {
+        let frame = observations[0].views[1].frames[3].clone();
+        observations[0].views[1].frames.insert(3, frame);
     });
     assert_eq!(twice, [Rule::Order]);
-    assert_eq!(broken(|told, _| told[0].views[1].frames.swap(2, 3)), [Rule::Order]);
+    assert_eq!(broken(|observations, _| observations[0].views[1].frames.swap(2, 3)), [Rule::Order]);
 }
 
 #[test]
-fn a_subscriber_that_saw_what_is_not_stored_is_noticed() {
-    let text = broken(|told, _| {
-        let parts = &mut told[0].views[1].frames[1].body["artifactUpdate"]["artifact"]["parts"];
+fn stream_event_that_is_not_stored_is_reported() {
+    let text = broken(|observations, _| {
+        let parts =
+            &mut observations[0].views[1].frames[1].body["artifactUpdate"]["artifact"]["parts"];
         *parts = json!([{"text": "from another world"}]);
     });
     assert_eq!(text, [Rule::Unstored]);
-    let end = broken(|told, _| {
+    let end = broken(|observations, _| {
         let frame = Frame { id: Some(12), body: json!({"statusUpdate": {}}) };
-        told[0].views[1].frames.push(frame);
+        observations[0].views[1].frames.push(frame);
     });
     assert_eq!(end, [Rule::Unstored]);
 }
 
 #[test]
-fn events_that_are_not_numbered_as_they_came_are_noticed() {
+fn misnumbered_events_are_reported() {
     let gap = broken(|_, store| store.get_mut(CHILD).unwrap().events[2].seq = 7);
     assert_eq!(gap, [Rule::Order]);
-    let twice = broken(|told, store| insert(told, store, 1, begun("m-root")));
+    let twice = broken(|observations, store| insert(observations, store, 1, begun("m-root")));
     assert_eq!(twice, [Rule::Order]);
 }
 
 #[test]
-fn attempts_that_overlap_or_count_backwards_are_noticed() {
-    // A second owner gives it away while the first one's attempt runs.
-    let overlap = broken(|told, store| insert(told, store, 8, assigned(3)));
+fn overlapping_and_misnumbered_attempts_are_reported() {
+    // A second owner assigns the task while the first attempt runs.
+    let overlap = broken(|observations, store| insert(observations, store, 8, assigned(3)));
     assert_eq!(overlap, [Rule::Attempts]);
     let again = broken(|_, store| {
         store.get_mut(ROOT).unwrap().events[7].body["attempt"] = 1.into();
@@ -296,18 +308,21 @@ fn attempts_that_overlap_or_count_backwards_are_noticed() {
 }
 
 #[test]
-fn an_attempt_that_writes_when_it_is_over_is_noticed() {
-    // Before anybody else has it, and while somebody else does.
-    let between = broken(|told, store| insert(told, store, 6, wrote(true, "0.1.3 ")));
+fn writes_of_an_ended_attempt_are_reported() {
+    // Before the next attempt begins, and during it.
+    let between =
+        broken(|observations, store| insert(observations, store, 6, wrote(true, "0.1.3 ")));
     assert_eq!(between, [Rule::Interleaved]);
-    let said = broken(|told, store| insert(told, store, 7, ("status", json!({}))));
-    assert_eq!(said, [Rule::Interleaved]);
-    let among = broken(|told, store| insert(told, store, 10, wrote(true, "0.1.2 ")));
+    let status =
+        broken(|observations, store| insert(observations, store, 7, ("status", json!({}))));
+    assert_eq!(status, [Rule::Interleaved]);
+    let among =
+        broken(|observations, store| insert(observations, store, 10, wrote(true, "0.1.2 ")));
     assert_eq!(among, [Rule::Interleaved]);
 }
 
 #[test]
-fn a_child_that_goes_on_without_its_parent_is_noticed() {
+fn orphaned_child_is_reported() {
     let going_on = broken(|_, store| {
         set_state(store, GRANDCHILD, INPUT_REQUIRED);
         store.get_mut(GRANDCHILD).unwrap().events[2] = entries(&[("asked", json!({}))]).remove(0);
@@ -319,7 +334,7 @@ fn a_child_that_goes_on_without_its_parent_is_noticed() {
 }
 
 #[test]
-fn a_failure_that_does_not_say_all_is_noticed() {
+fn incomplete_failure_record_is_reported() {
     let spoil = |spoil: fn(&mut Value)| {
         broken(move |_, store| {
             let task = store.get_mut(FAILED_ONE).unwrap().task.as_mut().unwrap();
@@ -334,13 +349,13 @@ fn a_failure_that_does_not_say_all_is_noticed() {
 }
 
 #[test]
-fn a_send_that_became_two_tasks_is_noticed() {
-    // Whether its client knows of both or not.
+fn send_that_created_two_tasks_is_reported() {
+    // Unknown to its client, or known.
     let unknown = broken(|_, store| {
         let events = entries(&[begun("m-stopped"), assigned(1), ended(COMPLETED)]);
         store.insert("another".into(), stored("another", COMPLETED, "", None, events));
     });
     assert_eq!(unknown, [Rule::Doubled]);
-    let known = broken(|told, _| told[1].message_id = "m-waiting".into());
+    let known = broken(|observations, _| observations[1].message_id = "m-waiting".into());
     assert_eq!(known, [Rule::Doubled]);
 }
