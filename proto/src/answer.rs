@@ -30,8 +30,8 @@ pub struct Reply {
 
 impl Reply {
     pub fn read(message: &Message) -> Result<Self, Violation> {
-        let said = message.metadata.as_ref().and_then(|m| m.fields.get(ANSWER_KEY));
-        let mut record = said.map(|value| (format!("message.metadata.{ANSWER_KEY}"), value));
+        let given = message.metadata.as_ref().and_then(|m| m.fields.get(ANSWER_KEY));
+        let mut record = given.map(|value| (format!("message.metadata.{ANSWER_KEY}"), value));
         let mut content = None;
         let mut text = Vec::new();
         for (at, part) in message.parts.iter().enumerate() {
@@ -139,7 +139,7 @@ fn read_record(at: &str, value: &Value) -> Result<(String, AnswerAction), Violat
             ("interruptId", Some(value::Kind::StringValue(text))) => id.clone_from(text),
             ("interruptId", _) => return wrong(name, "the key of a question that is open"),
             ("action", Some(value::Kind::StringValue(word))) => match read_action(word) {
-                Some(said) => action = said,
+                Some(given) => action = given,
                 None => return wrong(name, "accept, decline or dismiss"),
             },
             ("action", _) => return wrong(name, "accept, decline or dismiss"),

@@ -39,7 +39,7 @@ impl Failure {
         match self.record().disposition() {
             Disposition::Unspecified => self.usual_disposition(),
             Disposition::RetrySame => Disposition::Report,
-            said => said,
+            explicit => explicit,
         }
     }
 

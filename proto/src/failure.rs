@@ -267,7 +267,7 @@ impl Failure {
     /// Adds a hop in front of the chain. The facts of the origin stay unchanged.
     pub fn wrap(mut self, agent: &str, task_id: &str, context_id: &str) -> Self {
         let hop = self.record.hop.saturating_add(1);
-        self.record.public_message = self.told_above();
+        self.record.public_message = self.text_with_path();
         let mut head = self.head(agent, task_id, hop);
         head.span_id.clear();
         // The text is the origin's, which has a copy.
@@ -291,7 +291,7 @@ impl Failure {
     /// The text for a hop above the chain: the origin with its public text, then the hops between
     /// in the order in which the failure passed them. `ledger: the card processor takes 20 calls a
     /// minute (via billing, planner)`
-    fn told_above(&self) -> String {
+    fn text_with_path(&self) -> String {
         let (root, between) = match self.record.causes.as_slice() {
             [between @ .., root] => (Some(root), between),
             [] => (None, &[][..]),
@@ -308,11 +308,11 @@ impl Failure {
         let name = if name.is_empty() { self.origin_agent() } else { name };
         let text = root.map_or("", |root| root.public_message.as_str());
         let text = if text.is_empty() { self.record.public_message.as_str() } else { text };
-        let mut told = if name.is_empty() { text.to_owned() } else { format!("{name}: {text}") };
-        cut(&mut told, MESSAGE_BYTES_MAX.saturating_sub(path.len()));
-        told.push_str(&path);
-        cut(&mut told, MESSAGE_BYTES_MAX);
-        told
+        let mut line = if name.is_empty() { text.to_owned() } else { format!("{name}: {text}") };
+        cut(&mut line, MESSAGE_BYTES_MAX.saturating_sub(path.len()));
+        line.push_str(&path);
+        cut(&mut line, MESSAGE_BYTES_MAX);
+        line
     }
 
     fn head(&self, agent: &str, task_id: &str, hop: u32) -> Cause {

@@ -230,8 +230,8 @@ table! {
     UNIMPLEMENTED OURS Unimplemented Never Caller: "not implemented",
         "The peer does not know this operation. Its agent card lists what it offers.";
     INTERNAL OURS Internal Never Operator: "internal error",
-        "An invariant of the mesh or the agent broke. No other request avoids it. The log has the \
-         whole story under the failure id.";
+        "An invariant of the mesh or the agent was violated. No other request avoids it. The log \
+         has the details under the failure id.";
     UNAVAILABLE OURS Unavailable Yes Nobody: "unavailable",
         "The service cannot be reached right now. Most often that passes.";
     DATA_LOSS OURS DataLoss Never Operator: "data lost",
@@ -263,7 +263,7 @@ table! {
         "The card promises an extended card, but none is configured.";
     EXTENSION_SUPPORT_REQUIRED A2A FailedPrecondition Never Caller jsonrpc=-32008:
         "extension support required",
-        "The agent insists on an extension that the caller did not name in A2A-Extensions.";
+        "The agent requires an extension that the caller did not name in A2A-Extensions.";
     VERSION_NOT_SUPPORTED A2A FailedPrecondition Never Caller jsonrpc=-32009:
         "protocol version not supported",
         "The server does not speak the version that the header A2A-Version names. Without the \
@@ -305,9 +305,10 @@ table! {
         "The worker died or fell silent while it ran the task, as often as attempts were allowed. \
          Look for a crash in the worker's log: a task that kills its worker will do it again.";
     CIRCUIT_OPEN OURS Unavailable Delay Nobody: "circuit open",
-        "The agent failed several times in a row and is left alone for a while.";
+        "The agent failed several times in a row, so its circuit breaker is open: it gets no tasks \
+         for a while.";
     DEADLINE_BUDGET_EXHAUSTED OURS DeadlineExceeded Never Caller: "no time left for this call",
-        "What is left of the deadline is too short to do anything useful, so nothing was tried.";
+        "The rest of the deadline is too short for any useful work, so nothing was tried.";
     TASK_REJECTED OURS FailedPrecondition Never Caller: "task rejected",
         "The agent looked at the task and declined it. Its message says why.";
     TASK_FAILED OURS Unknown Idempotent Author: "task failed",
@@ -319,7 +320,8 @@ table! {
     DELEGATION_TOO_DEEP OURS FailedPrecondition Never Author: "delegation too deep",
         "Agents called agents deeper than the mesh allows, most likely in a circle.";
     AGENT_PANICKED OURS Internal Never Author: "the agent panicked",
-        "The agent's code panicked. The worker lives on; its log has the message and the place.";
+        "The agent's code panicked. The worker keeps running; its log has the message and the \
+         location.";
     TASK_TOO_LARGE OURS ResourceExhausted Never Author: "the task holds too much",
         "The task wrote more artifacts, or larger ones, than one task may hold.";
     STORE_UNAVAILABLE OURS Unavailable Yes Operator: "the store is unavailable",
@@ -328,7 +330,7 @@ table! {
          carried out.";
     OUTCOME_UNKNOWN OURS Unavailable Idempotent Caller: "what became of the call is not known",
         "A connection or a service broke while the call was under way, so it may have been done. \
-         Only a send with an Idempotency-Key can be repeated without a look, and only with the \
+         Only a send with an Idempotency-Key can be repeated without a check, and only with the \
          same key. A stream can be resumed with Last-Event-ID.";
     CONNECT_TIMEOUT OURS Unavailable Yes Operator: "no connection in time",
         "A peer outside the mesh did not take the connection in time. Nothing was sent to it.";
@@ -337,11 +339,10 @@ table! {
     POOL_TIMEOUT OURS ResourceExhausted Yes Operator: "no connection was free in time",
         "As many calls to this peer are under way as may be. Nothing was sent.";
     READ_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the peer fell silent",
-        "A peer outside the mesh took the call and said nothing for too long. It may still work \
-         on it. Models are slow, and their agents need a long read timeout.";
+        "A peer outside the mesh accepted the call and then sent nothing for too long. It may \
+         still work on it. Models are slow, and their agents need a long read timeout.";
     CALL_TIMEOUT OURS DeadlineExceeded Idempotent Operator: "the call took too long",
-        "A peer outside the mesh kept talking and did not come to an end in the time that one \
-         call may take.";
+        "A peer outside the mesh kept sending but did not finish within the time of one call.";
     RECONNECT_EXHAUSTED OURS Unavailable Idempotent Operator: "the stream could not be resumed",
         "The stream of a task broke and could not be resumed. The task may go on.";
     OVERLOADED OURS ResourceExhausted Delay Operator: "overloaded",

@@ -44,7 +44,7 @@ pub fn task_timeout<'a>(
     for header in headers {
         take("Faultline-Timeout-Ms", whole(header.trim()))?;
     }
-    for (field, value) in wishes(request, TIMEOUT) {
+    for (field, value) in options(request, TIMEOUT) {
         let ms = match value {
             Some(Kind::NumberValue(n)) if n.fract() == 0.0 && *n >= 0.0 => Some(*n as u64),
             Some(Kind::StringValue(text)) => whole(text),
@@ -58,7 +58,7 @@ pub fn task_timeout<'a>(
 /// The time between the disconnect of the caller and the cancel of its task; `None`: no cancel.
 pub fn on_disconnect(request: &SendMessageRequest) -> Result<Option<Duration>, Failure> {
     let mut found: Option<(String, Option<Duration>)> = None;
-    for (field, value) in wishes(request, ON_DISCONNECT) {
+    for (field, value) in options(request, ON_DISCONNECT) {
         let policy = match value {
             Some(Kind::StringValue(text)) => policy(text),
             _ => None,
@@ -78,12 +78,12 @@ pub fn on_disconnect(request: &SendMessageRequest) -> Result<Option<Duration>, F
 pub fn cancel_reason(request: &CancelTaskRequest) -> Result<Option<String>, Failure> {
     let field = || format!("metadata[\"{CANCEL}\"].reason");
     let value = request.metadata.as_ref().and_then(|metadata| metadata.fields.get(CANCEL));
-    let said = match value.map(|value| &value.kind) {
+    let value = match value.map(|value| &value.kind) {
         None => return Ok(None),
-        Some(Some(Kind::StructValue(said))) => said.fields.get("reason").map(|value| &value.kind),
+        Some(Some(Kind::StructValue(value))) => value.fields.get("reason").map(|value| &value.kind),
         Some(_) => return Err(violation(&field(), "must be a text in an object")),
     };
-    match said {
+    match value {
         None => Ok(None),
         Some(Some(Kind::StringValue(text))) => Ok(in_words(text)),
         Some(_) => Err(violation(&field(), "must be a text")),
@@ -104,7 +104,7 @@ pub fn reserve(left: Duration) -> Duration {
 }
 
 /// The option in the message's and in the request's metadata, each with its field.
-fn wishes<'a>(
+fn options<'a>(
     request: &'a SendMessageRequest,
     key: &str,
 ) -> impl Iterator<Item = (String, Option<&'a Kind>)> {

@@ -74,7 +74,8 @@ impl Failure {
         if let Some(failure) = places().find_map(theirs) {
             return Some(failure.edit(|record| record.foreign = true));
         }
-        let flat = |key: &str| places().find_map(|m| word(m.fields.get(key)?)).unwrap_or_default();
+        let flat =
+            |key: &str| places().find_map(|m| flat_text(m.fields.get(key)?)).unwrap_or_default();
         let text = [flat("error_message"), text_of(status)].into_iter().find(|t| !t.is_empty());
         let failure = Self::new(row)
             .because(text.unwrap_or_else(|| words.to_owned()))
@@ -95,7 +96,7 @@ impl Failure {
 }
 
 /// A flat value as text. Some frameworks write their codes as numbers.
-fn word(value: &Value) -> Option<String> {
+fn flat_text(value: &Value) -> Option<String> {
     match value.kind.as_ref()? {
         Kind::StringValue(text) if !text.is_empty() => Some(text.clone()),
         Kind::NumberValue(number) => Some(number.to_string()),

@@ -63,7 +63,7 @@ async fn a_dead_collector_slows_no_task_and_is_said_once() {
         .env("OTEL_BSP_MAX_QUEUE_SIZE", "40");
     let mut cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
-    let said = "the collector does not take spans";
+    let said = "cannot export spans";
     until("the coordinator said so", SOON, async || {
         let task = rpc.send("chunk a").await;
         assert_eq!(task::state(&task), COMPLETED);
@@ -80,7 +80,7 @@ async fn a_dead_collector_slows_no_task_and_is_said_once() {
     rpc.header("traceparent", header).send("chunk b").await;
     assert_eq!(collector.until(&trace_id, 6).await.len(), 6);
     until("that is said, too", SOON, async || {
-        cluster.coordinators[0].log().contains("the collector takes spans again").then_some(())
+        cluster.coordinators[0].log().contains("exporting spans again").then_some(())
     })
     .await;
     // And it may go away in the very end.

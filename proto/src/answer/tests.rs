@@ -92,8 +92,8 @@ fn refusal_needs_no_fields_and_a_question_without_a_schema_accepts_any() {
         "x": {"type": "boolean"},
     }}));
     for action in ["decline", "dismiss"] {
-        let said = json!({"parts": [], "metadata": {ANSWER_KEY: {"action": action}}});
-        assert_eq!(fitted(read(said).unwrap(), &strict), Ok(json!(null)));
+        let message = json!({"parts": [], "metadata": {ANSWER_KEY: {"action": action}}});
+        assert_eq!(fitted(read(message).unwrap(), &strict), Ok(json!(null)));
     }
     let free = question(json!(null));
     let reply = read(json!({"parts": [{"data": {"any": "thing"}}]})).unwrap();

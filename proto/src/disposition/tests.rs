@@ -53,10 +53,10 @@ fn untyped_error_aborts_and_a_typed_one_does_not() {
 
 #[test]
 fn explicit_disposition_wins_except_for_an_unchanged_repetition_by_a_model() {
-    let said = |d| Failure::new(&reason::INTERNAL).with_disposition(d).disposition();
-    assert_eq!(said(Disposition::ModelRetry), Disposition::ModelRetry);
-    assert_eq!(said(Disposition::Report), Disposition::Report);
-    assert_eq!(said(Disposition::RetrySame), Disposition::Report);
+    let resulting = |d| Failure::new(&reason::INTERNAL).with_disposition(d).disposition();
+    assert_eq!(resulting(Disposition::ModelRetry), Disposition::ModelRetry);
+    assert_eq!(resulting(Disposition::Report), Disposition::Report);
+    assert_eq!(resulting(Disposition::RetrySame), Disposition::Report);
     let field = Failure::new(&reason::NOT_FOUND).with_violation("city", "there is none");
     assert_eq!(field.disposition(), Disposition::ModelRetry, "another argument may do");
 }
@@ -78,8 +78,8 @@ fn hop_keeps_the_disposition() {
 #[test]
 fn failure_is_fatal_by_default() {
     assert_eq!(Failure::new(&reason::INTERNAL).severity(), Severity::Fatal);
-    let said = Failure::new(&reason::INTERNAL).with_severity(Severity::Recoverable);
-    assert_eq!(said.severity(), Severity::Recoverable);
+    let recoverable = Failure::new(&reason::INTERNAL).with_severity(Severity::Recoverable);
+    assert_eq!(recoverable.severity(), Severity::Recoverable);
 }
 
 #[test]

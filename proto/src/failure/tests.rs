@@ -22,7 +22,7 @@ fn wrapped_failure_keeps_the_facts_of_its_origin() {
     let hops: Vec<_> = top.causes.iter().map(|c| (c.agent.as_str(), c.hop)).collect();
     assert_eq!(hops, [("front", 2), ("plan", 1), ("code", 0)]);
     let texts: Vec<_> = top.causes.iter().map(|c| c.public_message.as_str()).collect();
-    assert_eq!(texts, ["", "", "slow down"], "the text is said once");
+    assert_eq!(texts, ["", "", "slow down"], "the text appears once");
 }
 
 #[test]
@@ -47,9 +47,9 @@ fn text_of_a_long_chain_is_bounded_and_keeps_its_path() {
         failure = failure.wrap(&format!("a{hop}"), "t", "c");
         assert!(failure.public_message.len() <= MESSAGE_BYTES_MAX);
     }
-    let told = &failure.public_message;
-    assert!(told.starts_with("code: ä") && told.contains(" (via …, a"), "{told}");
-    assert!(told.ends_with(", a38)"), "{told}");
+    let message = &failure.public_message;
+    assert!(message.starts_with("code: ä") && message.contains(" (via …, a"), "{message}");
+    assert!(message.ends_with(", a38)"), "{message}");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn task_metadata_has_the_record_and_the_flat_keys() {
     let metadata = failure.to_metadata(TaskState::Failed);
     assert_eq!(Failure::from_metadata(&metadata), Some(failure.clone()));
     let mirrored = failure.to_flat_metadata(TaskState::Failed);
-    assert_eq!(Failure::from_metadata(&mirrored), None, "the record is said once");
+    assert_eq!(Failure::from_metadata(&mirrored), None, "the record appears once");
     let texts = [json::to_string(&metadata), json::to_string(&mirrored)];
     for flat in [
         r#""object_type":"error""#,

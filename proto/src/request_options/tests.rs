@@ -29,13 +29,13 @@ fn field(refused: Failure) -> String {
 
 #[test]
 fn smallest_timeout_wins_wherever_it_is_set() {
-    let said = |header: Option<&str>, message, asked| {
+    let parsed = |header: Option<&str>, message, asked| {
         task_timeout(header.into_iter(), &request(TIMEOUT, message, asked)).unwrap()
     };
-    assert_eq!(said(None, None, None), None);
-    assert_eq!(said(Some(" 1000 "), None, None), Some(SECOND));
-    assert_eq!(said(Some("1001"), Some(Kind::NumberValue(1000.0)), None), Some(SECOND));
-    assert_eq!(said(Some("1001"), Some(text("1002")), Some(text("1000"))), Some(SECOND));
+    assert_eq!(parsed(None, None, None), None);
+    assert_eq!(parsed(Some(" 1000 "), None, None), Some(SECOND));
+    assert_eq!(parsed(Some("1001"), Some(Kind::NumberValue(1000.0)), None), Some(SECOND));
+    assert_eq!(parsed(Some("1001"), Some(text("1002")), Some(text("1000"))), Some(SECOND));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn invalid_timeout_is_refused_with_its_field() {
 
 #[test]
 fn disconnect_policy_is_one_of_three_and_consistent() {
-    let said = |policy: &str| on_disconnect(&request(ON_DISCONNECT, Some(text(policy)), None));
+    let parsed = |policy: &str| on_disconnect(&request(ON_DISCONNECT, Some(text(policy)), None));
     for (policy, grace) in [
         ("detach", None),
         ("cancel", Some(Duration::ZERO)),
@@ -68,11 +68,11 @@ fn disconnect_policy_is_one_of_three_and_consistent() {
         ("grace=1m", Some(60 * SECOND)),
         ("grace=24h", Some(GRACE_MAX)),
     ] {
-        assert_eq!(said(policy).unwrap(), grace, "{policy}");
+        assert_eq!(parsed(policy).unwrap(), grace, "{policy}");
     }
     for bad in ["", "stop", "grace", "grace=", "grace=5", "grace=-5s", "grace=25h", "Cancel"] {
         let expected = "message.metadata[\"faultline.dev/onDisconnect\"]";
-        assert_eq!(field(said(bad).unwrap_err()), expected, "{bad}");
+        assert_eq!(field(parsed(bad).unwrap_err()), expected, "{bad}");
     }
     let both = |one, other| request(ON_DISCONNECT, Some(text(one)), Some(text(other)));
     assert_eq!(on_disconnect(&both("cancel", "grace=0s")).unwrap(), Some(Duration::ZERO));
@@ -83,15 +83,15 @@ fn disconnect_policy_is_one_of_three_and_consistent() {
 
 #[test]
 fn cancel_reason_is_trimmed_and_truncated() {
-    let said = |kind: Kind| {
-        let said = metadata("reason", Some(kind)).map(Kind::StructValue);
-        let metadata = metadata(CANCEL, said);
+    let parsed = |kind: Kind| {
+        let parsed = metadata("reason", Some(kind)).map(Kind::StructValue);
+        let metadata = metadata(CANCEL, parsed);
         cancel_reason(&CancelTaskRequest { metadata, ..CancelTaskRequest::default() })
     };
-    assert_eq!(said(text(" too dear ")).unwrap().as_deref(), Some("too dear"));
-    assert_eq!(said(text(" ")).unwrap(), None);
-    assert_eq!(said(text(&"ä".repeat(1000))).unwrap().unwrap().len(), 1024);
-    let refused = said(Kind::NumberValue(1.0)).unwrap_err();
+    assert_eq!(parsed(text(" too dear ")).unwrap().as_deref(), Some("too dear"));
+    assert_eq!(parsed(text(" ")).unwrap(), None);
+    assert_eq!(parsed(text(&"ä".repeat(1000))).unwrap().unwrap().len(), 1024);
+    let refused = parsed(Kind::NumberValue(1.0)).unwrap_err();
     assert_eq!(field(refused), "metadata[\"faultline.dev/cancel\"].reason");
     assert_eq!(cancel_reason(&CancelTaskRequest::default()).unwrap(), None);
     let metadata = metadata(CANCEL, Some(text("too dear")));

@@ -81,13 +81,13 @@ fn part(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
 
 /// The discriminator of a part: explicit in JSON, absent in ProtoJSON, else inferred.
 fn kind(old: &mut Object) -> Result<&'static str, Misfit> {
-    let said = old.text("kind")?;
-    let meant = |kind: &&str| match &said {
-        Some(said) => said == kind,
+    let explicit = old.text("kind")?;
+    let meant = |kind: &&str| match &explicit {
+        Some(explicit) => explicit == kind,
         None => old.fields.contains_key(*kind),
     };
     let found = ["text", "file", "data"].into_iter().find(meant);
-    found.ok_or_else(|| match said {
+    found.ok_or_else(|| match explicit {
         Some(_) => old.refuse("kind", "must be text, file or data"),
         None => old.refuse("", "must have one of text, file or data"),
     })
@@ -195,10 +195,10 @@ pub fn task(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
 fn status(mut old: Object, dialect: Dialect) -> Result<Value, Misfit> {
     let mut new = Map::new();
     old.move_to(&mut new, &["timestamp"]);
-    let said = old.required("state")?;
+    let given = old.required("state")?;
     let known = STATES.iter().find(|(rpc, rest, _)| match dialect {
-        Dialect::Rpc => *rpc == said,
-        Dialect::Rest => *rest == said,
+        Dialect::Rpc => *rpc == given,
+        Dialect::Rest => *rest == given,
     });
     let (_, _, state) = known.ok_or_else(|| old.refuse("state", "is none of A2A 0.3"))?;
     new.insert("state".to_owned(), json!(state));

@@ -25,8 +25,8 @@ fn status(new: Option<Value>, dialect: Dialect) -> Value {
     let mut new = fields(new.unwrap_or_default());
     let state = state(new.get("state").and_then(Value::as_str).unwrap_or_default(), dialect);
     let mut old = Map::from_iter([("state".to_owned(), json!(state))]);
-    if let Some(said) = new.remove("message") {
-        old.insert("message".to_owned(), message(said, dialect));
+    if let Some(status_message) = new.remove("message") {
+        old.insert("message".to_owned(), message(status_message, dialect));
     }
     keep(&mut new, &mut old, &["timestamp"]);
     old.into()
@@ -113,11 +113,11 @@ pub fn send(new: Value, dialect: Dialect) -> Value {
     if let Some(sent) = new.remove("message") {
         old.insert("message".to_owned(), message(sent, dialect));
     }
-    let mut said = fields(new.remove("configuration").unwrap_or_default());
-    let waits = said.remove("returnImmediately") != Some(json!(true));
+    let mut settings = fields(new.remove("configuration").unwrap_or_default());
+    let waits = settings.remove("returnImmediately") != Some(json!(true));
     let mut configuration = Map::from_iter([("blocking".to_owned(), json!(waits))]);
-    keep(&mut said, &mut configuration, &["acceptedOutputModes", "historyLength"]);
-    if let Some(config) = said.remove("taskPushNotificationConfig") {
+    keep(&mut settings, &mut configuration, &["acceptedOutputModes", "historyLength"]);
+    if let Some(config) = settings.remove("taskPushNotificationConfig") {
         let name = match dialect {
             Dialect::Rpc => "pushNotificationConfig",
             Dialect::Rest => "pushNotification",

@@ -88,8 +88,8 @@ async fn fetch(connector: Connector, url: String) -> (Version, String) {
         Client::builder(TokioExecutor::new()).build(connector);
     let answer = client.get(url.parse().unwrap()).await.unwrap();
     let version = answer.version();
-    let said = axum::body::to_bytes(axum::body::Body::new(answer.into_body()), 1024).await.unwrap();
-    (version, String::from_utf8(said.to_vec()).unwrap())
+    let body = axum::body::to_bytes(axum::body::Body::new(answer.into_body()), 1024).await.unwrap();
+    (version, String::from_utf8(body.to_vec()).unwrap())
 }
 
 async fn dial(connector: Connector, url: &str) -> Result<(), dial::Error> {
@@ -116,9 +116,9 @@ async fn untrusted_certificate_is_refused_with_its_reason() {
     let (addr, _drain) = serve(hello(), Some(&ours.files())).await;
     let url = format!("https://{addr}/");
     let refused = dial(Connector::new(other.trust()), &url).await.unwrap_err().to_string();
-    let said = "the certificate of 127.0.0.1 cannot be trusted: \
+    let expected = "the certificate of 127.0.0.1 cannot be trusted: \
                 it was not issued by a CA that is trusted here";
-    assert_eq!(refused, said);
+    assert_eq!(refused, expected);
     assert!(dial(Connector::new(Trust::system()), &url).await.is_err());
 
     // The certificate is for 127.0.0.1 only.
@@ -132,7 +132,7 @@ async fn untrusted_certificate_is_refused_with_its_reason() {
     let channel =
         Channel::lazy(&Dial { address, ca: Some(other.path("ca.pem")), ..Dial::default() });
     let failure = agents(channel.unwrap()).await.unwrap_err();
-    assert_eq!((failure.code(), failure.public_message.as_str()), (Code::Unavailable, said));
+    assert_eq!((failure.code(), failure.public_message.as_str()), (Code::Unavailable, expected));
 }
 
 #[tokio::test]
@@ -157,19 +157,19 @@ async fn chosen_address_is_dialled_and_the_certificate_is_verified_for_the_name(
 async fn unusable_files_are_named_with_their_problem() {
     let ours = Identity::new();
     let other = Identity::new();
-    let said = |cert: PathBuf, key: PathBuf| {
+    let problem = |cert: PathBuf, key: PathBuf| {
         let error = Files { cert, key }.acceptor().err().unwrap().to_string();
         error.replace(&format!("{}/", ours.dir.path().display()), "")
     };
     let good = ours.files();
-    assert_eq!(said(ours.path("none.pem"), good.key.clone()), "cannot read 'none.pem'");
-    let swapped = said(good.key.clone(), good.cert.clone());
+    assert_eq!(problem(ours.path("none.pem"), good.key.clone()), "cannot read 'none.pem'");
+    let swapped = problem(good.key.clone(), good.cert.clone());
     assert_eq!(swapped, "'key.pem' holds no certificate: it must be PEM and have one");
-    let no_key = said(good.cert.clone(), good.cert.clone());
+    let no_key = problem(good.cert.clone(), good.cert.clone());
     assert_eq!(no_key, "'cert.pem' holds no private key: it must be PEM and have one");
-    let half = said(good.cert.clone(), PathBuf::new());
+    let half = problem(good.cert.clone(), PathBuf::new());
     assert_eq!(half, "TLS needs both `cert` and `key`: name a PEM file each");
-    let foreign = said(good.cert, other.path("key.pem"));
+    let foreign = problem(good.cert, other.path("key.pem"));
     assert!(foreign.contains("is not the key of 'cert.pem'"), "{foreign}");
     std::fs::write(ours.path("torn.pem"), "-----BEGIN CERTIFICATE-----\nAAAA").unwrap();
     let torn = Trust::with_ca(Some(&ours.path("torn.pem"))).unwrap_err().to_string();
@@ -205,10 +205,10 @@ async fn silent_client_times_out_before_and_after_its_handshake() {
     let silent = TcpStream::connect(addr).await.unwrap();
     let mut waits = vec![is_cut(silent).boxed()];
     for connector in [Connector::new(ours.trust()).http1_only(), Connector::new(ours.trust())] {
-        for said in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n"] {
+        for sent in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n"] {
             let url: Uri = format!("https://{addr}/").parse().unwrap();
             let mut stream = connector.clone().oneshot(url).await.unwrap().into_inner();
-            stream.write_all(said).await.unwrap();
+            stream.write_all(sent).await.unwrap();
             stream.flush().await.unwrap();
             waits.push(is_cut(stream).boxed());
         }
@@ -261,12 +261,12 @@ async fn missing_token_is_refused_with_the_setting_to_change() {
 
 #[tokio::test]
 async fn invalid_dial_is_refused_before_dialling() {
-    let said = |dial: Dial| Channel::lazy(&dial).unwrap_err().to_string();
+    let problem = |dial: Dial| Channel::lazy(&dial).unwrap_err().to_string();
     let at = |address: &str| Dial { address: address.to_owned(), ..Dial::default() };
     for bad in ["", "http://a b", "ftp://x:1", "unix:///tmp/x"] {
-        assert!(said(at(bad)).starts_with("not an address to dial: "), "{bad}");
+        assert!(problem(at(bad)).starts_with("not an address to dial: "), "{bad}");
     }
     let ca = Some(PathBuf::from("/nonexistent/ca.pem"));
-    let no_ca = said(Dial { ca, ..at("https://x:1") });
+    let no_ca = problem(Dial { ca, ..at("https://x:1") });
     assert_eq!(no_ca, "no CA to verify 'https://x:1' with");
 }

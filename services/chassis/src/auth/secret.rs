@@ -1,4 +1,4 @@
-//! A configured secret. It is shown to a peer on purpose and to nobody by accident: it prints as
+//! A configured secret, sent to a peer on purpose and never shown by accident: it prints as
 //! stars and is never serialised.
 
 use std::fmt;
@@ -37,9 +37,9 @@ impl Secret {
     }
 
     /// Compares digests, so that the time taken reveals neither the length nor a matching prefix.
-    pub fn matches(&self, said: &[u8]) -> bool {
+    pub fn matches(&self, candidate: &[u8]) -> bool {
         let digest = |bytes: &[u8]| digest(&SHA256, bytes);
-        digest(self.0.as_bytes()).as_ref().ct_eq(digest(said).as_ref()).into()
+        digest(self.0.as_bytes()).as_ref().ct_eq(digest(candidate).as_ref()).into()
     }
 }
 

@@ -43,8 +43,8 @@ pub enum Error {
     )]
     NotAToken { path: PathBuf },
     #[error(
-        "the token file '{path}' is not there: write a token to it with `(umask 077; openssl rand \
-         -hex 32 > {path})`, or leave `token_file` out of [mesh]"
+        "the token file '{path}' does not exist: write a token to it with `(umask 077; openssl \
+         rand -hex 32 > {path})`, or leave `token_file` out of [mesh]"
     )]
     Missing { path: PathBuf },
 }

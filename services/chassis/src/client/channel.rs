@@ -65,14 +65,14 @@ impl MeshConfig {
 /// Whether an address, as it is written, names this machine.
 fn is_local(address: &str) -> bool {
     let uri = url_of(address).parse::<Uri>();
-    uri.is_ok_and(|uri| is_here(uri.host().map_or("", dial::bare)))
+    uri.is_ok_and(|uri| is_loopback_host(uri.host().map_or("", dial::bare)))
 }
 
 fn url_of(address: &str) -> String {
     if address.contains("://") { address.to_owned() } else { format!("http://{address}") }
 }
 
-fn is_here(host: &str) -> bool {
+fn is_loopback_host(host: &str) -> bool {
     host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback()) || host == "localhost"
 }
 
@@ -112,12 +112,12 @@ pub enum CannotDial {
 #[derive(Clone, Debug)]
 pub struct Channel {
     transport: Transport,
-    recipe: Arc<Recipe>,
+    spec: Arc<ChannelSpec>,
 }
 
 /// Everything that is needed to connect again.
 #[derive(Debug)]
-struct Recipe {
+struct ChannelSpec {
     endpoint: Endpoint,
     connector: Connector,
     authorization: Authorization,
@@ -176,7 +176,7 @@ impl Authorization {
     }
 }
 
-impl Recipe {
+impl ChannelSpec {
     fn new(dial: &Dial, ping_interval: Duration) -> Result<Self, CannotDial> {
         let address = &dial.address;
         let uri = url_of(address).parse::<Uri>().ok().filter(|uri| {
@@ -184,8 +184,8 @@ impl Recipe {
             has_host && matches!(uri.scheme_str(), Some("http" | "https"))
         });
         let uri = uri.ok_or_else(|| CannotDial::Address(address.clone()))?;
-        if (dial.token.is_some() || dial.token_file.is_some()) && is_overheard(&uri) {
-            warn_of(address);
+        if (dial.token.is_some() || dial.token_file.is_some()) && sends_plaintext(&uri) {
+            warn_once(address);
         }
         let endpoint = Endpoint::from(uri)
             .http2_keep_alive_interval(ping_interval)
@@ -211,7 +211,7 @@ impl Recipe {
 impl Channel {
     /// Prepares a connection. The first call opens it.
     pub fn lazy(dial: &Dial) -> Result<Self, CannotDial> {
-        Recipe::new(dial, limits::PING_INTERVAL).map(Self::by)
+        ChannelSpec::new(dial, limits::PING_INTERVAL).map(Self::by)
     }
 
     /// Prepares a connection to a server outside the mesh, where frequent pings count as abuse and
@@ -221,15 +221,15 @@ impl Channel {
         connect: Option<Duration>,
         write: Option<Duration>,
     ) -> Result<Self, CannotDial> {
-        let recipe = Recipe::new(dial, limits::EXTERNAL_PING_INTERVAL)?;
-        let connector = recipe.connector.within(connect, write);
-        Ok(Self::by(Recipe { connector, is_external: true, ..recipe }))
+        let spec = ChannelSpec::new(dial, limits::EXTERNAL_PING_INTERVAL)?;
+        let connector = spec.connector.within(connect, write);
+        Ok(Self::by(ChannelSpec { connector, is_external: true, ..spec }))
     }
 
     /// The same peer at another address of its host name: see [`Dial::at`].
     pub fn at(&self, at: SocketAddr) -> Self {
-        let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
-        Self::by(Recipe {
+        let ChannelSpec { endpoint, connector, authorization, is_external } = &*self.spec;
+        Self::by(ChannelSpec {
             endpoint: endpoint.clone(),
             connector: connector.clone().at(Some(at)),
             authorization: authorization.anew(),
@@ -238,17 +238,17 @@ impl Channel {
     }
 
     pub(crate) fn uri(&self) -> &Uri {
-        self.recipe.endpoint.uri()
+        self.spec.endpoint.uri()
     }
 
     /// Host and port of the peer, for the attributes of spans.
     pub fn peer(&self) -> (String, Option<u16>) {
-        let uri = self.recipe.endpoint.uri();
+        let uri = self.spec.endpoint.uri();
         (uri.host().map_or("", dial::bare).to_owned(), uri.port_u16())
     }
 
-    fn by(recipe: Recipe) -> Self {
-        Self { transport: recipe.transport(), recipe: Arc::new(recipe) }
+    fn by(spec: ChannelSpec) -> Self {
+        Self { transport: spec.transport(), spec: Arc::new(spec) }
     }
 
     /// A connection to a peer that requires no token.
@@ -258,8 +258,8 @@ impl Channel {
 
     /// A new connection to the same peer. The old one may be dead without a sign of it.
     pub fn anew(&self) -> Self {
-        let Recipe { endpoint, connector, authorization, is_external } = &*self.recipe;
-        Self::by(Recipe {
+        let ChannelSpec { endpoint, connector, authorization, is_external } = &*self.spec;
+        Self::by(ChannelSpec {
             endpoint: endpoint.clone(),
             connector: connector.clone(),
             authorization: authorization.anew(),
@@ -269,16 +269,17 @@ impl Channel {
 }
 
 /// Whether others on the network can read the traffic to this URL.
-fn is_overheard(uri: &Uri) -> bool {
+fn sends_plaintext(uri: &Uri) -> bool {
     let host = uri.host().map_or("", dial::bare);
-    uri.scheme_str() == Some("http") && !is_here(host)
+    uri.scheme_str() == Some("http") && !is_loopback_host(host)
 }
 
 /// Logs the warning once: a process dials its coordinator often.
-fn warn_of(address: &str) {
-    static SAID: Once = Once::new();
-    let text = "the token goes to another machine unencrypted: give that one TLS, and dial https";
-    SAID.call_once(|| tracing::warn!(address, "{text}"));
+fn warn_once(address: &str) {
+    static WARNED: Once = Once::new();
+    let text =
+        "the token is sent to another machine unencrypted: give that machine TLS, and dial https";
+    WARNED.call_once(|| tracing::warn!(address, "{text}"));
 }
 
 fn bearer(token: &Secret) -> HeaderValue {
@@ -305,14 +306,14 @@ impl Service<Request<Body>> for Channel {
         {
             request.headers_mut().insert("grpc-timeout", value);
         }
-        match self.recipe.authorization.value() {
+        match self.spec.authorization.value() {
             Ok(Some(value)) => drop(request.headers_mut().insert(AUTHORIZATION, value)),
             Ok(None) => {}
             Err(failure) => return ready(Ok(body::response(failure))).boxed(),
         }
         let deadline = timeouts.total.map(|t| Instant::now() + t);
         let mut transport = self.transport.clone();
-        let is_external = self.recipe.is_external;
+        let is_external = self.spec.is_external;
         async move {
             let answer = async {
                 futures::future::poll_fn(|cx| transport.poll_ready(cx)).await?;
@@ -402,7 +403,7 @@ fn lost(error: &tonic::transport::Error) -> Failure {
         next = source.source();
     }
     // The text is private: only the log gets it, and no status.
-    tracing::debug!(cause = text, "no answer from a peer");
+    tracing::debug!(cause = text, "no response from a peer");
     body::unreachable_peer(&text)
 }
 
@@ -412,13 +413,13 @@ mod tests {
 
     #[test]
     fn plain_http_to_another_machine_is_overheard() {
-        let overheard = |url: &str| is_overheard(&url.parse().unwrap());
+        let plaintext = |url: &str| sends_plaintext(&url.parse().unwrap());
         for open in ["http://hub:8081", "http://10.0.0.1:8081", "http://[2001:db8::1]:8081"] {
-            assert!(overheard(open), "{open}");
+            assert!(plaintext(open), "{open}");
         }
         for safe in ["https://hub:8081", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]"]
         {
-            assert!(!overheard(safe), "{safe}");
+            assert!(!plaintext(safe), "{safe}");
         }
     }
 }

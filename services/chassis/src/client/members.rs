@@ -79,7 +79,7 @@ impl Members {
             listed: watch::Sender::new(Vec::new()),
             look: Notify::new(),
         }));
-        members.list(&vec![Vec::new(); members.0.targets.len()]);
+        members.publish(&vec![Vec::new(); members.0.targets.len()]);
         Ok(members)
     }
 
@@ -120,40 +120,41 @@ impl Members {
     /// Resolves the names again and again, for as long as the future is polled.
     pub async fn run(self) {
         let mut found = vec![Vec::new(); self.0.targets.len()];
-        let mut was_told = vec![false; found.len()];
+        let mut failure_logged = vec![false; found.len()];
         if !self.0.targets.iter().any(|target| target.is_name) {
             return std::future::pending().await;
         }
         loop {
             for (index, target) in self.0.targets.iter().enumerate().filter(|(_, t)| t.is_name) {
-                match self.ask(target).await {
+                match self.resolve(target).await {
                     Ok(addresses) => {
                         found[index] = addresses;
-                        was_told[index] = false;
+                        failure_logged[index] = false;
                     }
                     // A failed resolution removes no member: only a connection shows whether one is
                     // up.
                     Err(error) => {
-                        if !std::mem::replace(&mut was_told[index], true) {
-                            tracing::warn!(name = target.host, %error, "no such coordinator");
+                        if !std::mem::replace(&mut failure_logged[index], true) {
+                            let name = &target.host;
+                            tracing::warn!(name, %error, "cannot resolve a coordinator's name");
                         }
                     }
                 }
             }
-            self.list(&found);
+            self.publish(&found);
             // A connection that is lost repeatedly must not trigger resolutions without a pause.
             sleep(limits::MEMBERS_REFRESH_PAUSE).await;
             let _ = timeout(limits::MEMBERS_REFRESH_INTERVAL, self.0.look.notified()).await;
         }
     }
 
-    async fn ask(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
-        let asked = self.0.names.resolve(&target.host, target.port);
-        timeout(limits::CONNECT_TIMEOUT, asked).await?
+    async fn resolve(&self, target: &Target) -> io::Result<Vec<SocketAddr>> {
+        let resolved = self.0.names.resolve(&target.host, target.port);
+        timeout(limits::CONNECT_TIMEOUT, resolved).await?
     }
 
     /// Publishes the members that the names resolved to. The same address twice is one member.
-    fn list(&self, found: &[Vec<SocketAddr>]) {
+    fn publish(&self, found: &[Vec<SocketAddr>]) {
         let mut seen = HashSet::new();
         let mut listed = Vec::new();
         for (index, (target, found)) in self.0.targets.iter().zip(found).enumerate() {

@@ -127,14 +127,14 @@ fn wrong_value_names_its_key() {
 #[test]
 fn list_is_replaced_as_a_whole() {
     let e = load_text("", &[("FAULTLINE_WORKER__AGENTS__0__NAME", "x")]).unwrap_err();
-    let said = "FAULTLINE_WORKER__AGENTS__0__NAME: `worker.agents`: is a list, which is set as \
+    let expected = "FAULTLINE_WORKER__AGENTS__0__NAME: `worker.agents`: is a list, which is set as \
                 a whole: FAULTLINE_WORKER__AGENTS='[…]', as in TOML";
-    assert_eq!(e, said);
+    assert_eq!(e, expected);
     let e = load_text("", &[("FAULTLINE_WORKER__AGENTS", "[\"x\"")]).unwrap_err();
-    let said = "FAULTLINE_WORKER__AGENTS: `worker.agents`: is not good TOML: ";
-    assert!(e.starts_with(said), "{e}");
+    let expected = "FAULTLINE_WORKER__AGENTS: `worker.agents`: is not good TOML: ";
+    assert!(e.starts_with(expected), "{e}");
     let text = load_text("", &[("FAULTLINE_WORKER__NAME", "[x")]).unwrap();
-    assert_eq!(text.worker.name.as_deref(), Some("[x"), "where text is wanted, it is text");
+    assert_eq!(text.worker.name.as_deref(), Some("[x"), "a key of type text takes it as text");
 }
 
 #[test]

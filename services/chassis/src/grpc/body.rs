@@ -46,7 +46,7 @@ impl Clock {
         Some(Self { total, idle, sleep: Box::pin(sleep_until(at)) })
     }
 
-    fn heard(&mut self) {
+    fn reset_idle(&mut self) {
         if self.idle.is_some()
             && let Some(at) = next_alarm(self.total, self.idle)
         {
@@ -96,7 +96,7 @@ impl http_body::Body for GuardedBody {
         match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(clock) = &mut this.clock {
-                    clock.heard();
+                    clock.reset_idle();
                 }
                 Poll::Ready(Some(Ok(match frame.into_trailers() {
                     Ok(mut map) => {
@@ -197,18 +197,18 @@ pub(crate) fn unreachable_peer(detail: &str) -> Failure {
 }
 
 /// A body that holds a value until its end.
-pub(crate) struct Kept<T> {
+pub(crate) struct WithGuard<T> {
     inner: axum::body::Body,
-    _kept: T,
+    _guard: T,
 }
 
-impl<T> Kept<T> {
-    pub(crate) fn new(inner: axum::body::Body, kept: T) -> Self {
-        Self { inner, _kept: kept }
+impl<T> WithGuard<T> {
+    pub(crate) fn new(inner: axum::body::Body, guard: T) -> Self {
+        Self { inner, _guard: guard }
     }
 }
 
-impl<T: Unpin> http_body::Body for Kept<T> {
+impl<T: Unpin> http_body::Body for WithGuard<T> {
     type Data = Bytes;
     type Error = axum::Error;
 

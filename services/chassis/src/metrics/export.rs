@@ -64,28 +64,28 @@ pub enum Protocol {
 /// The configured export is not possible.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("numbers cannot be sent")]
+    #[error("metrics cannot be exported")]
     Dial(#[from] CannotDial),
-    #[error("numbers cannot be sent")]
+    #[error("metrics cannot be exported")]
     Tls(#[from] tls::Error),
 }
 
 /// Reads the `OTEL_` variables. `endpoint` is the target unless they override it; `None`: no
-/// export. An unusable value is ignored and passed to `complain`: these variables are often set for
+/// export. An unusable value is ignored and passed to `report`: these variables are often set for
 /// a whole cluster.
 pub fn options(
     env: &Environment,
     endpoint: Option<&str>,
-    complain: impl FnMut(String),
+    report: impl FnMut(String),
 ) -> Option<Options> {
-    let mut env = Variables { env, complain };
+    let mut env = Variables { env, report };
     let asked = env.exporter()?;
     let protocol = match env.otlp("PROTOCOL") {
         None => Protocol::Grpc,
         Some((_, "grpc")) => Protocol::Grpc,
         Some((_, "http/protobuf")) => Protocol::HttpProtobuf,
         Some((name, _)) => {
-            env.pass_over(&name, "neither grpc nor http/protobuf; it is grpc then");
+            env.ignore(&name, "neither grpc nor http/protobuf: using grpc");
             Protocol::Grpc
         }
     };
@@ -116,7 +116,7 @@ pub fn options(
 
 struct Variables<'a, F> {
     env: &'a Environment,
-    complain: F,
+    report: F,
 }
 
 impl<'a, F: FnMut(String)> Variables<'a, F> {
@@ -131,8 +131,8 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
     }
 
     /// The value may be a secret, so it is not repeated.
-    fn pass_over(&mut self, name: &str, what: &str) {
-        (self.complain)(format!("{name} is {what}"));
+    fn ignore(&mut self, name: &str, what: &str) {
+        (self.report)(format!("{name} is {what}"));
     }
 
     /// `None`: metrics are disabled. True: they are requested explicitly.
@@ -143,7 +143,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
         let names: Vec<_> = names.map(str::trim).filter(|name| !name.is_empty()).collect();
         // `prometheus` needs nothing: the metrics can always be scraped.
         if names.iter().any(|name| !["otlp", "none", "prometheus"].contains(name)) {
-            self.pass_over("OTEL_METRICS_EXPORTER", "none of otlp, prometheus and none");
+            self.ignore("OTEL_METRICS_EXPORTER", "none of otlp, prometheus and none");
         }
         let asked = names.contains(&"otlp");
         let off = names.iter().any(|name| ["none", "prometheus"].contains(name));
@@ -153,7 +153,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
     fn millis(&mut self, name: &str, default: u64) -> Duration {
         let given = self.get(name).map(|text| text.parse().ok().filter(|millis| *millis > 0));
         if given == Some(None) {
-            self.pass_over(name, "no number of milliseconds above 0");
+            self.ignore(name, "no number of milliseconds above 0");
         }
         Duration::from_millis(given.flatten().unwrap_or(default))
     }
@@ -163,7 +163,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
         let items = self.get(name).unwrap_or_default().split(',').map(str::trim);
         let items: Vec<_> = items.filter(|item| !item.is_empty()).map(pair).collect();
         if items.contains(&None) {
-            self.pass_over(name, "not key=value,key=value everywhere");
+            self.ignore(name, "not a list of key=value");
         }
         items.into_iter().flatten().collect()
     }
@@ -177,7 +177,7 @@ impl<'a, F: FnMut(String)> Variables<'a, F> {
                     value.set_sensitive(true);
                     headers.append(key, value);
                 }
-                _ => self.pass_over(&name, "not made of headers everywhere"),
+                _ => self.ignore(&name, "not a list of valid headers"),
             }
         }
         headers
@@ -258,10 +258,10 @@ impl Exporter {
             let sent = self.export().await;
             let endpoint = &self.options.endpoint;
             match (&sent, fails) {
-                (Ok(()), true) => tracing::info!(endpoint, "numbers are sent again"),
+                (Ok(()), true) => tracing::info!(endpoint, "exporting metrics again"),
                 (Ok(()), false) => {}
-                (Err(why), false) => tracing::warn!(endpoint, why, "numbers cannot be sent"),
-                (Err(why), true) => tracing::debug!(endpoint, why, "still no numbers sent"),
+                (Err(why), false) => tracing::warn!(endpoint, why, "cannot export metrics"),
+                (Err(why), true) => tracing::debug!(endpoint, why, "still cannot export metrics"),
             }
             if is_last {
                 return;
@@ -353,9 +353,9 @@ mod tests {
 
     fn read(pairs: &[(&str, &str)], endpoint: Option<&str>) -> (Option<Options>, Vec<String>) {
         let env = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        let mut said = Vec::new();
-        let options = options(&env, endpoint, |what| said.push(what));
-        (options, said)
+        let mut reported = Vec::new();
+        let options = options(&env, endpoint, |what| reported.push(what));
+        (options, reported)
     }
 
     #[test]
@@ -394,8 +394,8 @@ mod tests {
         assert_eq!((options.interval.as_millis(), options.timeout.as_millis()), (250, 2000));
         assert_eq!(options.headers["api-key"], "a key");
         assert!(!format!("{options:?}").contains("a key"), "a key is no business of a log");
-        let said = resource(&Metrics::of("faultline-gateway"), &options);
-        let of = |key: &str| said.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+        let attributes = resource(&Metrics::of("faultline-gateway"), &options);
+        let of = |key: &str| attributes.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
         assert_eq!(of("service.name"), Some("edge"));
         assert_eq!(of("deployment.environment.name"), Some("prod"));
         assert_eq!(of("service.instance.id").map(str::len), Some(32));
@@ -413,10 +413,10 @@ mod tests {
             ("OTEL_RESOURCE_ATTRIBUTES", "nonsense"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
         ] {
-            let (options, said) = read(&[(name, value)], Some("http://x:1"));
+            let (options, reported) = read(&[(name, value)], Some("http://x:1"));
             assert_eq!(options, read(&[], Some("http://x:1")).0, "{name}");
-            assert!(said.len() == 1 && said[0].starts_with(name), "{said:?}");
-            assert!(!said[0].contains("hunter2"), "{said:?}");
+            assert!(reported.len() == 1 && reported[0].starts_with(name), "{reported:?}");
+            assert!(!reported[0].contains("hunter2"), "{reported:?}");
         }
     }
 }

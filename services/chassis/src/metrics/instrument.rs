@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(other.value, Value::Number(limits::METRIC_SERIES_MAX as f64));
         counters.at(["0"], |counter| counter.add(1));
         let zero = counters.0.read().points.into_iter().find(|p| p.labels == ["0"]).unwrap();
-        assert_eq!(zero.value, Value::Number(2.), "those that were first stay");
+        assert_eq!(zero.value, Value::Number(2.), "existing series stay");
     }
 
     #[test]

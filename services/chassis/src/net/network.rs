@@ -34,15 +34,15 @@ pub(crate) type Wire = Either<TcpStream, DuplexStream>;
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpListener),
-    Inside(Inside),
+    InProcess(InProcess),
 }
 
 /// A listener on an in-process network. Dropping it frees its address.
 #[derive(Debug)]
-pub(crate) struct Inside {
+pub(crate) struct InProcess {
     network: Network,
     address: SocketAddr,
-    coming: mpsc::Receiver<DuplexStream>,
+    incoming: mpsc::Receiver<DuplexStream>,
 }
 
 impl Network {
@@ -50,7 +50,7 @@ impl Network {
         Self::default()
     }
 
-    fn bind(&self, mut address: SocketAddr) -> io::Result<Inside> {
+    fn bind(&self, mut address: SocketAddr) -> io::Result<InProcess> {
         let mut ports = self.ports();
         let any = address.port() == 0;
         while address.port() == 0 || (any && ports.open.contains_key(&address)) {
@@ -60,17 +60,17 @@ impl Network {
         if ports.open.contains_key(&address) {
             return Err(io::ErrorKind::AddrInUse.into());
         }
-        let (knock, coming) = mpsc::channel(limits::NETWORK_BACKLOG);
-        ports.open.insert(address, knock);
-        Ok(Inside { network: self.clone(), address, coming })
+        let (connect, incoming) = mpsc::channel(limits::NETWORK_BACKLOG);
+        ports.open.insert(address, connect);
+        Ok(InProcess { network: self.clone(), address, incoming })
     }
 
     /// Connects to the listener at `address` and returns the client's end.
     pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<DuplexStream> {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
-        let knock = self.ports().open.get(&address).cloned().ok_or_else(refused)?;
+        let connect = self.ports().open.get(&address).cloned().ok_or_else(refused)?;
         let (near, far) = duplex(limits::NETWORK_BUFFER_BYTES);
-        knock.send(far).await.map_err(|_| refused())?;
+        connect.send(far).await.map_err(|_| refused())?;
         Ok(near)
     }
 
@@ -88,7 +88,7 @@ impl PartialEq for Network {
 
 impl Eq for Network {}
 
-impl Drop for Inside {
+impl Drop for InProcess {
     fn drop(&mut self) {
         self.network.ports().open.remove(&self.address);
     }
@@ -98,7 +98,7 @@ impl Socket {
     /// Without a network it binds on the machine's.
     pub(crate) async fn bind(network: Option<&Network>, address: SocketAddr) -> io::Result<Self> {
         match network {
-            Some(network) => network.bind(address).map(Socket::Inside),
+            Some(network) => network.bind(address).map(Socket::InProcess),
             None => TcpListener::bind(address).await.map(Socket::Tcp),
         }
     }
@@ -106,7 +106,7 @@ impl Socket {
     pub(crate) fn addr(&self) -> SocketAddr {
         match self {
             Socket::Tcp(tcp) => tcp.local_addr().expect("a socket that listens has an address"),
-            Socket::Inside(inside) => inside.address,
+            Socket::InProcess(in_process) => in_process.address,
         }
     }
 
@@ -118,9 +118,10 @@ impl Socket {
                 let (stream, peer) = tcp.accept().await?;
                 Ok((Either::Left(stream), peer))
             }
-            Socket::Inside(inside) => {
-                let stream = inside.coming.recv().await.expect("its sender is with the network");
-                Ok((Either::Right(stream), inside.address))
+            Socket::InProcess(in_process) => {
+                let stream =
+                    in_process.incoming.recv().await.expect("its sender is with the network");
+                Ok((Either::Right(stream), in_process.address))
             }
         }
     }
@@ -138,16 +139,16 @@ mod tests {
     async fn connection_reaches_the_listener_of_its_own_network_only() {
         let one = Network::new();
         let other = Network::new();
-        let mut here = Socket::bind(Some(&one), ANY).await.unwrap();
-        let there = Socket::bind(Some(&other), ANY).await.unwrap();
-        assert_eq!(here.addr(), there.addr(), "two networks have the same addresses");
-        let mut near = one.connect(here.addr()).await.unwrap();
+        let mut listener = Socket::bind(Some(&one), ANY).await.unwrap();
+        let other_listener = Socket::bind(Some(&other), ANY).await.unwrap();
+        assert_eq!(listener.addr(), other_listener.addr(), "two networks have the same addresses");
+        let mut near = one.connect(listener.addr()).await.unwrap();
         near.write_all(b"hello").await.unwrap();
         drop(near);
-        let (mut far, _) = here.accept().await.unwrap();
-        let mut heard = String::new();
-        far.read_to_string(&mut heard).await.unwrap();
-        assert_eq!(heard, "hello");
+        let (mut far, _) = listener.accept().await.unwrap();
+        let mut received = String::new();
+        far.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "hello");
     }
 
     #[tokio::test]
@@ -159,8 +160,8 @@ mod tests {
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
         assert_ne!(Socket::bind(Some(&network), ANY).await.unwrap().addr(), address);
         drop(first);
-        let nobody = network.connect(address).await.unwrap_err();
-        assert_eq!(nobody.kind(), io::ErrorKind::ConnectionRefused);
+        let refused = network.connect(address).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert!(Socket::bind(Some(&network), address).await.is_ok());
     }
 }

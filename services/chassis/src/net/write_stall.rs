@@ -65,7 +65,7 @@ impl Warning {
         self.0.is_blocked.load(Ordering::Relaxed)
     }
 
-    fn give(&self) {
+    fn fire(&self) {
         mem::take(&mut *self.0.next_stall.lock()).cancel();
     }
 
@@ -75,10 +75,10 @@ impl Warning {
 }
 
 #[derive(Debug)]
-pub(crate) struct Impatient<S> {
+pub(crate) struct WriteTimeout<S> {
     inner: S,
     /// Longest time without progress after the warning; none: no limit.
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
     /// The time without progress before the warning, and its receiver.
     warning: Option<(Duration, Warning)>,
     /// Runs while the peer takes nothing.
@@ -91,9 +91,9 @@ struct Alarm {
     is_last: bool,
 }
 
-impl<S> Impatient<S> {
-    pub(crate) fn new(inner: S, patience: Option<Duration>) -> Self {
-        Self { inner, patience, warning: None, alarm: None }
+impl<S> WriteTimeout<S> {
+    pub(crate) fn new(inner: S, timeout: Option<Duration>) -> Self {
+        Self { inner, timeout, warning: None, alarm: None }
     }
 
     /// Warns after this time without progress. The write timeout begins with the warning.
@@ -122,31 +122,31 @@ impl<S> Impatient<S> {
             }
             return polled;
         }
-        let Some(patience) = self.patience else { return polled };
+        let Some(timeout) = self.timeout else { return polled };
         if self.alarm.is_none() {
             self.set_blocked(true);
         }
         let first = self.warning.as_ref().map(|(after, _)| *after);
         let alarm = self.alarm.get_or_insert_with(|| Alarm {
-            sleep: Box::pin(sleep(first.unwrap_or(patience))),
+            sleep: Box::pin(sleep(first.unwrap_or(timeout))),
             is_last: first.is_none(),
         });
         while alarm.sleep.as_mut().poll(cx).is_ready() {
             if alarm.is_last {
-                let stalled = Stalled(patience + first.unwrap_or_default());
+                let stalled = Stalled(timeout + first.unwrap_or_default());
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, stalled)));
             }
             if let Some((_, warning)) = &self.warning {
-                warning.give();
+                warning.fire();
             }
             alarm.is_last = true;
-            alarm.sleep.as_mut().reset(Instant::now() + patience);
+            alarm.sleep.as_mut().reset(Instant::now() + timeout);
         }
         Poll::Pending
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -156,7 +156,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Impatient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Impatient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -203,7 +203,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stalled_peer_is_disconnected_and_a_slow_one_is_not() {
         let (ours, mut theirs) = duplex(4);
-        let mut ours = Impatient::new(ours, Some(limits::READER_STALL));
+        let mut ours = WriteTimeout::new(ours, Some(limits::READER_STALL));
         let slow = async {
             let mut taken = [0; 4];
             for _ in 0..3 {
@@ -225,16 +225,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn handlers_are_warned_before_the_write_timeout_and_the_peer_may_return() {
         let stall = limits::READER_STALL;
-        let farewell = limits::READER_RETURN_TIMEOUT;
+        let return_timeout = limits::READER_RETURN_TIMEOUT;
         let (ours, mut theirs) = duplex(4);
         let warning = Warning::default();
-        let mut ours = Impatient::new(ours, Some(farewell)).warning(stall, warning.clone());
+        let mut ours =
+            WriteTimeout::new(ours, Some(return_timeout)).warning(stall, warning.clone());
         let first = warning.token();
         let start = Instant::now();
         let returns = async {
             first.cancelled().await;
             assert_eq!(start.elapsed(), stall);
-            tokio::time::sleep(farewell - Duration::from_secs(1)).await;
+            tokio::time::sleep(return_timeout - Duration::from_secs(1)).await;
             theirs.read_exact(&mut [0; 4]).await.unwrap();
             theirs
         };
@@ -242,9 +243,9 @@ mod tests {
         written.unwrap();
         let second = warning.token();
         let start = Instant::now();
-        assert!(!second.is_cancelled(), "that stall was another's");
+        assert!(!second.is_cancelled(), "the token was taken after that stall");
         let stuck = ours.write_all(b"more").await.unwrap_err();
-        assert_eq!(start.elapsed(), stall + farewell);
+        assert_eq!(start.elapsed(), stall + return_timeout);
         assert_eq!(Stalled::find_in(&stuck).as_deref(), Some("the peer took no bytes for 75s"));
         assert!(second.is_cancelled());
         drop(theirs);

@@ -116,10 +116,10 @@ fn bounds() -> Bounds {
 type Shared = Arc<(Metrics, Probes, Hosts)>;
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response<Body> {
-    server::charge_until_read(look_up(&shared, &request))
+    server::charge_until_read(route(&shared, &request))
 }
 
-fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
+fn route(shared: &Shared, request: &Request) -> Response<Body> {
     let (metrics, probes, hosts) = &**shared;
     let answer = match request.uri().path() {
         "/metrics" => match hosts.check(request.uri(), request.headers()) {
@@ -127,15 +127,16 @@ fn look_up(shared: &Shared, request: &Request) -> Response<Body> {
             Err(_) => return plain(StatusCode::FORBIDDEN, FOREIGN_HOST),
         },
         // Any answer is a sign of life.
-        "/livez" => probed(Ok(())),
-        "/readyz" => probed(probes.ready()),
-        "/startupz" => probed(probes.startup()),
+        "/livez" => probe_response(Ok(())),
+        "/readyz" => probe_response(probes.ready()),
+        "/startupz" => probe_response(probes.startup()),
         _ => plain(StatusCode::NOT_FOUND, "there are /metrics, /livez, /readyz and /startupz\n"),
     };
     match *request.method() {
         Method::GET | Method::HEAD => answer,
         _ => {
-            let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "only to be read\n");
+            let mut refused =
+                plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET or HEAD\n");
             refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             refused
         }
@@ -151,7 +152,7 @@ pub fn metrics_response(metrics: &Metrics) -> Response<Body> {
     response
 }
 
-fn probed(ready: Ready) -> Response<Body> {
+fn probe_response(ready: Ready) -> Response<Body> {
     match ready {
         Ok(()) => plain(StatusCode::OK, "ok\n"),
         Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
@@ -176,14 +177,14 @@ mod tests {
     #[test]
     fn readiness_follows_the_phases_of_a_process() {
         let probes = Probes::default();
-        let useful = Arc::new(AtomicBool::new(false));
+        let is_ready = Arc::new(AtomicBool::new(false));
         assert!(probes.startup().is_err() && probes.ready().is_err());
         probes.mark_started({
-            let useful = Arc::clone(&useful);
-            move || useful.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator")
+            let is_ready = Arc::clone(&is_ready);
+            move || is_ready.load(Ordering::Relaxed).then_some(()).ok_or("no coordinator")
         });
         assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("no coordinator")));
-        useful.store(true, Ordering::Relaxed);
+        is_ready.store(true, Ordering::Relaxed);
         assert_eq!(probes.ready(), Ok(()));
         probes.mark_leaving();
         assert_eq!((probes.startup(), probes.ready()), (Ok(()), Err("it is leaving")));

@@ -4,8 +4,8 @@
 /// Raises the soft limit to the hard one.
 pub fn raise_limit() {
     match rlimit::increase_nofile_limit(rlimit::INFINITY) {
-        Ok(limit) => tracing::debug!(limit, "open files and sockets are bounded"),
-        Err(error) => tracing::debug!(%error, "the limit of open files stays as it was"),
+        Ok(limit) => tracing::debug!(limit, "raised the limit of file descriptors"),
+        Err(error) => tracing::debug!(%error, "cannot raise the limit of file descriptors"),
     }
 }
 

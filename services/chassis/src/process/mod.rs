@@ -65,7 +65,7 @@ pub struct Process {
     admin: Option<SocketAddr>,
     otlp: Option<export::Options>,
     /// Values of `OTEL_` variables that cannot be used, for the log.
-    passed_over: Vec<String>,
+    ignored: Vec<String>,
     drain_delay: Duration,
 }
 
@@ -73,12 +73,12 @@ impl Process {
     /// The process of the service of this name, with its `[log]` section and the address of its
     /// admin port. `env` is read for the `OTEL_` variables.
     pub fn new(service: &str, log: Log, admin: Option<SocketAddr>, env: &Environment) -> Self {
-        let mut passed_over = Vec::new();
+        let mut ignored = Vec::new();
         let endpoint = log.otlp_endpoint.as_deref();
-        let otlp = export::options(env, endpoint, |what| passed_over.push(what));
+        let otlp = export::options(env, endpoint, |what| ignored.push(what));
         let metrics = Metrics::of(service);
         let telemetry = log.options(service, env);
-        Self { metrics, telemetry, admin, otlp, passed_over, drain_delay: Duration::ZERO }
+        Self { metrics, telemetry, admin, otlp, ignored, drain_delay: Duration::ZERO }
     }
 
     /// The registry of the service's metrics.
@@ -97,7 +97,7 @@ impl Process {
         descriptors::raise_limit();
         let drain = Drain::new();
         drain_on_signal(drain.clone()).map_err(Error::Signals)?;
-        for what in &self.passed_over {
+        for what in &self.ignored {
             tracing::warn!("ignored an unusable setting: {what}");
         }
         let probes = Probes::default();
@@ -150,7 +150,7 @@ impl Started {
     /// Runs the service until it ends, which it should soon after the drain starts, and then
     /// exports the remaining telemetry.
     pub async fn run<E>(self, service: impl Future<Output = Result<(), E>>) -> Result<Exit, E> {
-        let ended = cut_off(&self.drain, self.patience, service).await;
+        let ended = run_bounded(&self.drain, self.patience, service).await;
         if let Some(exporting) = self.exporting {
             exporting.flush().await;
         }
@@ -161,7 +161,7 @@ impl Started {
 
 /// Bounds the drain. A service that has to be stopped did not shut down gracefully, and the exit
 /// code shows it.
-async fn cut_off<E>(
+async fn run_bounded<E>(
     drain: &Drain,
     patience: Duration,
     service: impl Future<Output = Result<(), E>>,
@@ -202,20 +202,20 @@ pub async fn wait_until<F>(drain: &Drain, what: &str, mut is_so: impl FnMut() ->
 where
     F: Future<Output = bool>,
 {
-    let looking = async {
+    let polling = async {
         let mut pauses = POLL.start();
         while !is_so().await {
             sleep(pauses.next_pause()).await;
         }
     };
-    let wondering = async {
+    let warning = async {
         sleep(WAIT_WARNING_AFTER).await;
         tracing::warn!("waiting for {what}");
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = looking => true,
-        () = wondering => false,
+        () = polling => true,
+        () = warning => false,
         () = drain.signalled() => false,
     }
 }
@@ -233,10 +233,10 @@ mod tests {
             Ok::<(), &str>(())
         };
         drain.start();
-        assert_eq!(cut_off(&drain, patience, leaving).await, Ok(Exit::OK));
+        assert_eq!(run_bounded(&drain, patience, leaving).await, Ok(Exit::OK));
         let hanging = std::future::pending::<Result<(), &str>>();
-        assert_eq!(cut_off(&drain, patience, hanging).await, Ok(Exit::FAILED));
+        assert_eq!(run_bounded(&drain, patience, hanging).await, Ok(Exit::FAILED));
         let failing = async { Err("it broke") };
-        assert_eq!(cut_off(&drain, patience, failing).await, Err("it broke"));
+        assert_eq!(run_bounded(&drain, patience, failing).await, Err("it broke"));
     }
 }

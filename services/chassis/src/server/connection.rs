@@ -59,7 +59,7 @@ impl Connection {
     }
 
     /// The flow-control windows of a stream and of the connection, as configured while the quotas
-    /// have room for them. What a peer sends is in memory before anybody reads it.
+    /// have room for them. Received bytes are in memory before a handler reads them.
     pub(super) fn windows(&self, configured: (u32, u32)) -> ((u32, u32), Option<QuotaPermit>) {
         let bytes = usize::try_from(configured.1).unwrap_or(usize::MAX);
         match self.address.try_acquire(Resource::WindowBytes, bytes) {
@@ -95,7 +95,7 @@ impl Connection {
 
     /// Returns when a response has been unread for this long, and at the latest after twice as
     /// long; at once when the unread responses exceed the quota of the address.
-    pub(super) async fn neglected(&self, patience: Duration) {
+    pub(super) async fn unread_timeout(&self, patience: Duration) {
         loop {
             let period = sleep_until(Instant::now() + patience);
             if self.overrun.run_until_cancelled(period).await.is_none() {
@@ -277,13 +277,13 @@ mod tests {
         let connection = &connection;
         streams::within(connection, || {
             let mut first = ReservedBytes::new(40).unwrap();
-            assert!(ReservedBytes::new(40).is_err(), "more than the connection may have");
+            assert!(ReservedBytes::new(40).is_err(), "above the limit of the connection");
             first.grow(20).unwrap();
             assert!(first.grow(1).is_err());
             let bytes = first.attach_to(Bytes::from_static(b"body"));
             let part = bytes.slice(1..3);
             drop(bytes);
-            assert!(ReservedBytes::new(1).is_err(), "a part of them is still here");
+            assert!(ReservedBytes::new(1).is_err(), "a slice of the bytes is alive");
             drop(part);
             assert!(ReservedBytes::new(60).is_ok());
         });
@@ -299,7 +299,7 @@ mod tests {
         assert!(start.elapsed() >= idle && start.elapsed() <= idle * 3 / 2);
         let open = connection.stream().unwrap();
         let watched = tokio::time::timeout(idle * 10, connection.idle(idle)).await;
-        assert!(watched.is_err(), "an open stream is use, whatever it carries");
+        assert!(watched.is_err(), "an open stream counts as use");
         drop(open);
         connection.idle(idle).await;
     }

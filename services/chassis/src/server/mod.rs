@@ -40,14 +40,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::{either::Either, sync::CancellationToken};
 use tower::ServiceExt;
 
-use self::{connection::Connection, quota::QuotaTable, streams::Streams};
+use self::{connection::Connection, quota::QuotaTable, streams::StreamExecutor};
 use crate::{
     drain::Drain,
     limits,
     net::{
         network::{Network, Socket, Wire},
         tls,
-        write_stall::Impatient,
+        write_stall::WriteTimeout,
     },
 };
 
@@ -147,12 +147,7 @@ impl Listener {
     }
 
     fn of(socket: Socket) -> Self {
-        Self {
-            socket,
-            tls: None,
-            reader_stall: limits::READER_STALL,
-            bounds: Bounds::default(),
-        }
+        Self { socket, tls: None, reader_stall: limits::READER_STALL, bounds: Bounds::default() }
     }
 
     /// Sets the limits of the listener.
@@ -243,7 +238,9 @@ impl Port {
         };
         let stream = match opened {
             Ok(stream) => stream,
-            Err(error) => return tracing::debug!(%peer, %error, "cut off before any request"),
+            Err(error) => {
+                return tracing::debug!(%peer, %error, "connection failed before its first request");
+            }
         };
         let router = self.router.clone();
         let service =
@@ -253,22 +250,22 @@ impl Port {
                         let answer = router.clone().oneshot(request);
                         EitherFuture::Left(answer.inspect(move |_| drop(charged)))
                     }
-                    Err(_) => EitherFuture::Right(ready(Ok(unread::no_room()))),
+                    Err(_) => EitherFuture::Right(ready(Ok(unread::budget_exhausted()))),
                 }
             });
         // hyper closes an idle HTTP/1 connection itself.
         let is_http2 = stream.is_http2();
         let idle = self.bounds.idle.filter(|_| is_http2);
         let (windows, _window_permit) = connection.windows(self.bounds.windows);
-        let builder = builder(Streams(Arc::clone(&connection)), &self.bounds, windows);
-        let stream = Impatient::new(stream, Some(limits::READER_RETURN_TIMEOUT))
+        let builder = builder(StreamExecutor(Arc::clone(&connection)), &self.bounds, windows);
+        let stream = WriteTimeout::new(stream, Some(limits::READER_RETURN_TIMEOUT))
             .warning(self.reader_stall, connection.warning.clone());
-        let driven = async {
+        let driving = async {
             let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
             let mut closing = pin!(self.closing(&connection, idle));
-            let mut neglected = pin!(async {
+            let mut unread_timeout = pin!(async {
                 if is_http2 {
-                    connection.neglected(self.reader_stall).await
+                    connection.unread_timeout(self.reader_stall).await
                 } else {
                     pending().await
                 }
@@ -281,7 +278,7 @@ impl Port {
                         // An error of the client: a reset, a broken connection, a malformed request
                         // that was answered.
                         if let Err(error) = ended {
-                            tracing::debug!(%peer, error, "a connection broke");
+                            tracing::debug!(%peer, error, "connection ended with an error");
                         }
                         return;
                     }
@@ -289,14 +286,14 @@ impl Port {
                         is_closing = true;
                         serving.as_mut().graceful_shutdown();
                     }
-                    () = neglected.as_mut() => {
-                        return tracing::debug!(%peer, "a client does not read its answers");
+                    () = unread_timeout.as_mut() => {
+                        return tracing::debug!(%peer, "closed a connection with unread responses");
                     }
                     () = self.patience_ended.cancelled() => return,
                 }
             }
         };
-        streams::known(Arc::clone(&connection), driven).await;
+        streams::with_connection(Arc::clone(&connection), driving).await;
     }
 
     /// Returns when a connection should finish its requests and close: the server drains, or the
@@ -327,15 +324,19 @@ async fn open(stream: Wire, tls: Option<TlsAcceptor>) -> io::Result<Stream> {
     }
     let stream = match tls {
         Some(tls) => {
-            let shaken = timeout(limits::HEADER_READ_TIMEOUT, tls.accept(stream)).await?;
-            Either::Right(Box::new(shaken?))
+            let handshake = timeout(limits::HEADER_READ_TIMEOUT, tls.accept(stream)).await?;
+            Either::Right(Box::new(handshake?))
         }
         None => Either::Left(stream),
     };
     preface_timeout::read_preface(stream).await
 }
 
-fn builder(streams: Streams, bounds: &Bounds, windows: (u32, u32)) -> auto::Builder<Streams> {
+fn builder(
+    streams: StreamExecutor,
+    bounds: &Bounds,
+    windows: (u32, u32),
+) -> auto::Builder<StreamExecutor> {
     let mut builder = auto::Builder::new(streams);
     builder
         .http1()

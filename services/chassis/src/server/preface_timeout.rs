@@ -29,9 +29,9 @@ pub(super) struct WithPreface<S> {
 
 /// Reads, for a bounded time, until the HTTP version is known.
 pub(super) async fn read_preface<S: AsyncRead + Unpin>(inner: S) -> io::Result<WithPreface<S>> {
-    let mut greeted = WithPreface { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
-    timeout(limits::HEADER_READ_TIMEOUT, greeted.listen()).await??;
-    Ok(greeted)
+    let mut stream = WithPreface { inner, head: [0; PREFACE.len()], len: 0, taken: 0 };
+    timeout(limits::HEADER_READ_TIMEOUT, stream.read_ahead()).await??;
+    Ok(stream)
 }
 
 impl<S> WithPreface<S> {
@@ -42,7 +42,7 @@ impl<S> WithPreface<S> {
 }
 
 impl<S: AsyncRead + Unpin> WithPreface<S> {
-    async fn listen(&mut self) -> io::Result<()> {
+    async fn read_ahead(&mut self) -> io::Result<()> {
         while self.len < PREFACE.len() && PREFACE.starts_with(&self.head[..self.len]) {
             match self.inner.read(&mut self.head[self.len..]).await? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -109,22 +109,22 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_read_ahead_are_read_again_in_pieces_of_any_size() {
-        for said in ["GET / HTTP/1.1\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more"] {
+        for sent in ["GET / HTTP/1.1\r\n", "P", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nand more"] {
             for size in 1..30 {
                 let (mut client, server) = tokio::io::duplex(64);
-                client.write_all(said.as_bytes()).await.unwrap();
+                client.write_all(sent.as_bytes()).await.unwrap();
                 // A client that disconnects before the end of the preface is no client.
                 drop(client);
-                let Ok(mut greeted) = read_preface(server).await else {
-                    assert_eq!(said, "P");
+                let Ok(mut stream) = read_preface(server).await else {
+                    assert_eq!(sent, "P");
                     continue;
                 };
-                let mut heard = Vec::new();
+                let mut read = Vec::new();
                 let mut piece = vec![0; size];
-                while let n @ 1.. = greeted.read(&mut piece).await.unwrap() {
-                    heard.extend_from_slice(&piece[..n]);
+                while let n @ 1.. = stream.read(&mut piece).await.unwrap() {
+                    read.extend_from_slice(&piece[..n]);
                 }
-                assert_eq!(heard, said.as_bytes(), "in pieces of {size}");
+                assert_eq!(read, sent.as_bytes(), "in pieces of {size}");
             }
         }
     }

@@ -111,7 +111,7 @@ pub(super) struct Address {
     ip: Option<IpAddr>,
     held: [AtomicUsize; Resource::COUNT],
     /// A refusal of this address was logged.
-    was_told: AtomicBool,
+    refusal_logged: AtomicBool,
     quotas: Arc<QuotaTable>,
 }
 
@@ -126,8 +126,8 @@ impl QuotaTable {
         let ip = (!is_exempt).then(|| grouped(peer));
         let new = || {
             let held = Default::default();
-            let was_told = AtomicBool::new(false);
-            Arc::new(Address { ip, held, was_told, quotas: Arc::clone(self) })
+            let refusal_logged = AtomicBool::new(false);
+            Arc::new(Address { ip, held, refusal_logged, quotas: Arc::clone(self) })
         };
         let Some(ip) = ip else { return new() };
         let mut known = self.known();
@@ -176,7 +176,7 @@ impl Address {
         self.try_add(kind, n).map_err(|exceeded| match exceeded {
             Exceeded::Total => full(kind),
             Exceeded::Address(limit) => {
-                if !self.was_told.swap(true, Relaxed) {
+                if !self.refusal_logged.swap(true, Relaxed) {
                     let address = self.ip.map(|ip| ip.to_string());
                     let what = kind.name();
                     tracing::warn!(address, limit, "an address reached its limit of {what}");
@@ -190,17 +190,17 @@ impl Address {
         let at = kind as usize;
         let limits = &self.quotas.limits;
         let each = if self.ip.is_some() { limits.each[at] } else { usize::MAX };
-        if !raise(&self.held[at], n, each) {
+        if !try_add(&self.held[at], n, each) {
             return Err(Exceeded::Address(each));
         }
-        if !raise(&self.quotas.total[at], n, limits.total[at]) {
+        if !try_add(&self.quotas.total[at], n, limits.total[at]) {
             self.held[at].fetch_sub(n, Relaxed);
             return Err(Exceeded::Total);
         }
         Ok(())
     }
 
-    fn give_back(&self, kind: Resource, n: usize) {
+    fn release(&self, kind: Resource, n: usize) {
         self.held[kind as usize].fetch_sub(n, Relaxed);
         self.quotas.total[kind as usize].fetch_sub(n, Relaxed);
     }
@@ -213,7 +213,7 @@ enum Exceeded {
 }
 
 /// Adds `n`, unless the sum exceeds the limit.
-fn raise(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
+fn try_add(counter: &AtomicUsize, n: usize, limit: usize) -> bool {
     let before = counter.fetch_add(n, Relaxed);
     let fits = before.checked_add(n).is_some_and(|now| now <= limit);
     if !fits {
@@ -258,7 +258,7 @@ impl QuotaPermit {
 
     pub(super) fn shrink(&mut self, n: usize) {
         let n = n.min(self.n);
-        self.address.give_back(self.kind, n);
+        self.address.release(self.kind, n);
         self.n -= n;
     }
 
@@ -269,7 +269,7 @@ impl QuotaPermit {
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        self.address.give_back(self.kind, self.n);
+        self.address.release(self.kind, self.n);
     }
 }
 
@@ -298,7 +298,7 @@ mod tests {
         drop(first);
         assert!(
             one.acquire(Resource::HealthWatch, 1).is_ok(),
-            "what is given back is to be had again"
+            "a released unit can be acquired again"
         );
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let address = quotas.address(ip(1), false);
         let call = address.acquire(Resource::Call, 1).unwrap();
         drop(address);
-        assert_eq!(quotas.known().len(), 1, "its call is still under way");
+        assert_eq!(quotas.known().len(), 1, "its call has not ended");
         drop(call);
         assert_eq!(quotas.known().len(), 0);
     }

@@ -39,7 +39,7 @@ pub(super) fn connection() -> Option<Arc<Connection>> {
 }
 
 /// Runs a connection, or a task of one of its streams, with access to it.
-pub(super) fn known<C: Future>(
+pub(super) fn with_connection<C: Future>(
     connection: Arc<Connection>,
     serving: C,
 ) -> TaskLocalFuture<Arc<Connection>, C> {
@@ -54,9 +54,9 @@ pub(super) fn within(connection: &Arc<Connection>, work: impl FnOnce()) {
 
 /// The executor of the HTTP/2 streams of one connection.
 #[derive(Clone)]
-pub(super) struct Streams(pub(super) Arc<Connection>);
+pub(super) struct StreamExecutor(pub(super) Arc<Connection>);
 
-impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
+impl<S: Future<Output = ()> + Send + 'static> Executor<S> for StreamExecutor {
     fn execute(&self, stream: S) {
         // Dropping the future resets the stream before any work is done for it.
         let Ok(open) = self.0.stream() else { return };
@@ -66,6 +66,6 @@ impl<S: Future<Output = ()> + Send + 'static> Executor<S> for Streams {
             ended.run_until_cancelled(stream).await;
             drop(open);
         };
-        tokio::spawn(known(Arc::clone(&self.0), END.scope(end, stream)));
+        tokio::spawn(with_connection(Arc::clone(&self.0), END.scope(end, stream)));
     }
 }

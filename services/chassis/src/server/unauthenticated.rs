@@ -72,5 +72,5 @@ where
 
 /// The call counts until the end of its response, also of a stream.
 fn counted(response: Response<Body>, taken: Option<QuotaPermit>) -> Response<Body> {
-    response.map(|inner| Body::new(body::Kept::new(inner, taken)))
+    response.map(|inner| Body::new(body::WithGuard::new(inner, taken)))
 }

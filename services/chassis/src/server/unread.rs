@@ -29,12 +29,12 @@ pub fn charge_until_read(response: Response<Body>) -> Response<Body> {
     let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
     match connection.unread(bytes.saturating_add(limits::UNREAD_ANSWER_OVERHEAD)) {
         Ok(unread) => response.map(|inner| Body::new(Answer { inner, unread: Arc::new(unread) })),
-        Err(_) => no_room(),
+        Err(_) => budget_exhausted(),
     }
 }
 
 /// The refusal for an exhausted budget. It has no body, so it needs no window.
-pub(super) fn no_room() -> Response<Body> {
+pub(super) fn budget_exhausted() -> Response<Body> {
     let mut refusal = Response::new(Body::empty());
     *refusal.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     refusal.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));

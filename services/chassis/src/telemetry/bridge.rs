@@ -10,7 +10,7 @@ use std::{
 };
 
 use opentelemetry::{
-    Context, KeyValue, Value as Said, global,
+    Context, KeyValue, Value as OtelValue, global,
     trace::{SpanKind, Status, TraceContextExt, TracerProvider},
 };
 use opentelemetry_sdk::{
@@ -24,13 +24,13 @@ use tracing_subscriber::{Layer, filter, registry::LookupSpan};
 use super::TraceContext;
 use super::{
     Span, export_queue,
-    log::{LogContext, in_work},
+    log::{LogContext, has_context},
     span::field,
     wire::{self, Value},
 };
 
 /// Libraries below the agent. Their spans are many and not meant for the agent's trace.
-const NOT_AGENTS: [&str; 9] =
+const LIBRARIES: [&str; 9] =
     ["faultline", "h2", "hyper", "opentelemetry", "rustls", "tokio", "tonic", "tower", "want"];
 
 /// Records the spans of agents. The SDK requires one for the whole process.
@@ -42,14 +42,14 @@ where
     let tracer = provider.tracer("agent");
     global::set_tracer_provider(provider);
     global::set_text_map_propagator(TraceContextPropagator::new());
-    let heard = filter::dynamic_filter_fn(|about, _| is_agents(about) && in_work());
-    tracing_opentelemetry::layer().with_tracer(tracer).with_filter(heard)
+    let of_agents = filter::dynamic_filter_fn(|about, _| is_agents(about) && has_context());
+    tracing_opentelemetry::layer().with_tracer(tracer).with_filter(of_agents)
 }
 
 fn is_agents(about: &Metadata<'_>) -> bool {
     let root = about.target().split("::").next().unwrap_or_default();
     let family = root.split('_').next().unwrap_or_default();
-    !NOT_AGENTS.contains(&family)
+    !LIBRARIES.contains(&family)
 }
 
 /// Spans that `future` records become children of the span of `work`, which changes after an
@@ -98,14 +98,14 @@ fn convert(data: &SpanData) -> Span {
     let mut span = Span::named(kind, context, &parent, began, format_args!("{}", data.name));
     span.role("agent");
     for attribute in &data.attributes {
-        said(attribute, |key, value| {
+        convert_attribute(attribute, |key, value| {
             span.set(key, value);
         });
     }
     for event in &data.events.events {
         span.event_at(nanos(event.timestamp), &event.name, |out| {
             for attribute in &event.attributes {
-                said(attribute, |key, value| {
+                convert_attribute(attribute, |key, value| {
                     wire::attribute(out, field::EVENT_ATTRIBUTES, key, value)
                 });
             }
@@ -121,14 +121,14 @@ fn convert(data: &SpanData) -> Span {
 }
 
 /// A list is exported as text.
-fn said(attribute: &KeyValue, mut say: impl FnMut(&str, Value<'_>)) {
+fn convert_attribute(attribute: &KeyValue, mut set: impl FnMut(&str, Value<'_>)) {
     let key = attribute.key.as_str();
     match &attribute.value {
-        Said::Bool(flag) => say(key, (*flag).into()),
-        Said::I64(number) => say(key, (*number).into()),
-        Said::F64(number) => say(key, (*number).into()),
-        Said::String(text) => say(key, text.as_str().into()),
-        other => say(key, other.as_str().as_ref().into()),
+        OtelValue::Bool(flag) => set(key, (*flag).into()),
+        OtelValue::I64(number) => set(key, (*number).into()),
+        OtelValue::F64(number) => set(key, (*number).into()),
+        OtelValue::String(text) => set(key, text.as_str().into()),
+        other => set(key, other.as_str().as_ref().into()),
     }
 }
 

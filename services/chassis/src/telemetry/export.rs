@@ -65,20 +65,20 @@ impl Exporter {
     ) -> Result<Self, tls::Error> {
         let queues = flows.iter().map(|flow| flow.queue).collect();
         let (done, over) = oneshot::channel();
-        let couriers = flows.into_iter().map(|flow| Courier::new(flow, resource));
+        let couriers = flows.into_iter().map(|flow| BatchSender::new(flow, resource));
         let couriers = couriers.collect::<Result<Vec<_>, _>>()?;
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
-                    futures::future::join_all(couriers.into_iter().map(Courier::run)).await;
+                    futures::future::join_all(couriers.into_iter().map(BatchSender::run)).await;
                 }),
-                Err(error) => tracing::error!(%error, "nothing is exported: no runtime"),
+                Err(error) => tracing::error!(%error, "telemetry export is off: no runtime"),
             }
             let _ = done.send(());
         };
         if let Err(error) = thread::Builder::new().name("otlp".to_owned()).spawn(work) {
-            tracing::error!(%error, "nothing is exported: no thread");
+            tracing::error!(%error, "telemetry export is off: no thread");
         }
         Ok(Self { queues, over })
     }
@@ -91,30 +91,30 @@ impl Exporter {
     }
 }
 
-struct Courier {
+struct BatchSender {
     queue: &'static ExportQueue,
     target: Target,
     client: Client<Connector, Full<Bytes>>,
     /// The encoded resource, which precedes the records of every batch.
     resource: Vec<u8>,
     /// The collector is unavailable, and the log has it.
-    was_told: bool,
+    outage_logged: bool,
     /// The end of the flush.
     end: Option<Instant>,
     lost: u64,
 }
 
 /// The result of an export.
-enum Answer {
-    Taken,
+enum ExportResult {
+    Accepted,
     /// Accepted, except for this many records.
-    Partly(u64, String),
+    PartlyAccepted(u64, String),
     /// To be retried, after the delay if the collector asked for one.
-    NotNow(String, Option<Duration>),
-    Never(String),
+    Retry(String, Option<Duration>),
+    Refused(String),
 }
 
-impl Courier {
+impl BatchSender {
     fn new(flow: Flow, resource: &BTreeMap<String, String>) -> Result<Self, tls::Error> {
         let Flow { queue, target } = flow;
         let connector = Connector::new(Trust::with_ca(target.ca.as_deref())?);
@@ -130,7 +130,7 @@ impl Courier {
                 wire::attribute(out, 1, key, value.into());
             }
         });
-        Ok(Self { queue, target, client, resource: head, was_told: false, end: None, lost: 0 })
+        Ok(Self { queue, target, client, resource: head, outage_logged: false, end: None, lost: 0 })
     }
 
     async fn run(mut self) {
@@ -142,36 +142,36 @@ impl Courier {
             // behind.
             let is_closed = self.queue.is_closed();
             while let Some(batch) = self.queue.take() {
-                self.insist(batch).await;
+                self.send_with_retries(batch).await;
                 // A partial batch can wait for more records, unless the queue is closed.
                 if !self.queue.has_full() && !is_closed {
                     break;
                 }
             }
             if is_closed {
-                return self.tell_losses();
+                return self.log_losses();
             }
         }
     }
 
     /// Retries until the batch is accepted or refused, or the flush timeout has passed.
-    async fn insist(&mut self, batch: Batch) {
+    async fn send_with_retries(&mut self, batch: Batch) {
         let count = batch.count as u64;
         let body = self.wrap(&batch);
         let mut pauses = BACKOFF.start();
         loop {
             match self.post(body.clone()).await {
-                Answer::Taken => return self.tell_recovery(),
-                Answer::Partly(refused, why) => {
+                ExportResult::Accepted => return self.log_recovery(),
+                ExportResult::PartlyAccepted(refused, why) => {
                     self.lost += refused;
-                    return self.tell_trouble(&why);
+                    return self.log_outage(&why);
                 }
-                Answer::Never(why) => {
+                ExportResult::Refused(why) => {
                     self.lost += count;
-                    return self.tell_trouble(&why);
+                    return self.log_outage(&why);
                 }
-                Answer::NotNow(why, after) => {
-                    self.tell_trouble(&why);
+                ExportResult::Retry(why, after) => {
+                    self.log_outage(&why);
                     if self.end.is_some_and(|end| end <= Instant::now()) {
                         self.lost += count;
                         return;
@@ -195,22 +195,22 @@ impl Courier {
 
     /// One attempt within the timeout of the target. During the flush all attempts share the
     /// remaining time, which is short for a collector that is known to be unavailable.
-    async fn post(&mut self, body: Bytes) -> Answer {
+    async fn post(&mut self, body: Bytes) -> ExportResult {
         let patience = Instant::now() + self.target.timeout;
         if self.queue.is_closed() {
-            let flush = if self.was_told { PAUSE_MIN } else { limits::OTLP_FLUSH };
+            let flush = if self.outage_logged { PAUSE_MIN } else { limits::OTLP_FLUSH };
             self.end.get_or_insert_with(|| Instant::now() + flush);
         }
         let until = self.end.map_or(patience, |end| end.min(patience));
         let asked = async {
             match self.client.request(self.request(body)).await {
                 Ok(response) => self.read(response).await,
-                Err(error) => Answer::NotNow(error_chain::one_line(&error), None),
+                Err(error) => ExportResult::Retry(error_chain::one_line(&error), None),
             }
         };
         match timeout_at(until, asked).await {
             Ok(answer) => answer,
-            Err(_) => Answer::NotNow("no answer in time".to_owned(), None),
+            Err(_) => ExportResult::Retry("no answer in time".to_owned(), None),
         }
     }
 
@@ -225,9 +225,9 @@ impl Courier {
         wire::bytes(&mut schema, 3, SCHEMA.as_bytes());
         // The bytes before the records, from the inside out.
         let scoped = scope.len() + batch.bytes.len() + schema.len();
-        let list = lengthed(2, scoped);
+        let list = length_prefix(2, scoped);
         let whole = self.resource.len() + list.len() + scoped + schema.len();
-        let message = lengthed(1, whole);
+        let message = length_prefix(1, whole);
         let length = message.len() + whole;
         let mut out = BytesMut::with_capacity(length + 5);
         if self.target.protocol == Protocol::Grpc {
@@ -258,22 +258,24 @@ impl Courier {
         request
     }
 
-    async fn read(&self, response: Response<Incoming>) -> Answer {
+    async fn read(&self, response: Response<Incoming>) -> ExportResult {
         let (head, body) = response.into_parts();
         let (body, trailers) = match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
             Ok(whole) => {
                 let trailers = whole.trailers().cloned().unwrap_or_default();
                 (whole.to_bytes(), trailers)
             }
-            Err(error) => return Answer::NotNow(format!("the answer broke off: {error}"), None),
+            Err(error) => {
+                return ExportResult::Retry(format!("the answer broke off: {error}"), None);
+            }
         };
         let after = head.headers.get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
         let after = after.map(Duration::from_secs);
         if head.status != StatusCode::OK {
-            let why = format!("it answered HTTP {}", head.status);
+            let why = format!("the collector answered HTTP {}", head.status);
             return match head.status.as_u16() {
-                429 | 502 | 503 | 504 => Answer::NotNow(why, after),
-                _ => Answer::Never(why),
+                429 | 502 | 503 | 504 => ExportResult::Retry(why, after),
+                _ => ExportResult::Refused(why),
             };
         }
         match self.target.protocol {
@@ -281,45 +283,49 @@ impl Courier {
             Protocol::Grpc => match grpc_status(&head.headers, &trailers) {
                 Some((Code::Ok, _)) => accepted(body.get(5..).unwrap_or_default()),
                 Some((code, why)) => {
-                    let why = format!("it answered {code:?}: {why}");
-                    if passes(code) { Answer::NotNow(why, after) } else { Answer::Never(why) }
+                    let why = format!("the collector answered {code:?}: {why}");
+                    if is_retryable(code) {
+                        ExportResult::Retry(why, after)
+                    } else {
+                        ExportResult::Refused(why)
+                    }
                 }
-                None => Answer::Never("it does not speak gRPC".to_owned()),
+                None => ExportResult::Refused("the collector does not speak gRPC".to_owned()),
             },
         }
     }
 
     // One line for each outage, however many records are lost.
 
-    fn tell_trouble(&mut self, why: &str) {
-        if !self.was_told {
-            self.was_told = true;
-            let what = self.target.signal.what();
+    fn log_outage(&mut self, why: &str) {
+        if !self.outage_logged {
+            self.outage_logged = true;
+            let what = self.target.signal.noun();
             let url = &self.target.url;
             let to = format!("{}://{}", url.scheme_str().unwrap_or("http"), host(url));
-            tracing::warn!(to, why, "the collector does not take {what}; tasks go on");
+            tracing::warn!(to, why, "cannot export {what}; tasks are not affected");
         }
     }
 
-    fn tell_recovery(&mut self) {
+    fn log_recovery(&mut self) {
         let dropped = self.queue.take_dropped();
         self.lost += dropped;
-        if self.was_told || dropped > 0 {
-            let what = self.target.signal.what();
+        if self.outage_logged || dropped > 0 {
+            let what = self.target.signal.noun();
             let lost = std::mem::take(&mut self.lost);
-            if self.was_told {
-                tracing::info!(lost, "the collector takes {what} again")
+            if self.outage_logged {
+                tracing::info!(lost, "exporting {what} again")
             } else {
-                tracing::warn!(lost, "more {what} were made than the collector took")
+                tracing::warn!(lost, "export queue was full: dropped {what}")
             }
-            self.was_told = false;
+            self.outage_logged = false;
         }
     }
 
-    fn tell_losses(&mut self) {
+    fn log_losses(&mut self) {
         let lost = self.lost + self.queue.take_dropped();
         if lost > 0 {
-            tracing::warn!(lost, "some {} were not sent", self.target.signal.what());
+            tracing::warn!(lost, "{} were lost before the exit", self.target.signal.noun());
         }
     }
 }
@@ -329,7 +335,7 @@ fn host(url: &http::Uri) -> &str {
 }
 
 /// The tag and length of a length-delimited field.
-fn lengthed(field: u32, bytes: usize) -> Vec<u8> {
+fn length_prefix(field: u32, bytes: usize) -> Vec<u8> {
     let mut head = Vec::with_capacity(10);
     wire::varint(&mut head, u64::from(field << 3 | 2));
     wire::varint(&mut head, bytes as u64);
@@ -347,7 +353,7 @@ fn grpc_status(headers: &HeaderMap, trailers: &HeaderMap) -> Option<(Code, Strin
 }
 
 /// The codes for which OTLP allows a retry.
-fn passes(code: Code) -> bool {
+fn is_retryable(code: Code) -> bool {
     matches!(
         code,
         Code::Cancelled
@@ -375,10 +381,10 @@ struct Partial {
     why: String,
 }
 
-fn accepted(body: &[u8]) -> Answer {
+fn accepted(body: &[u8]) -> ExportResult {
     let partial = <Exported as prost::Message>::decode(body).unwrap_or_default().partial;
     match partial.filter(|partial| partial.rejected > 0) {
-        Some(partial) => Answer::Partly(partial.rejected as u64, partial.why),
-        None => Answer::Taken,
+        Some(partial) => ExportResult::PartlyAccepted(partial.rejected as u64, partial.why),
+        None => ExportResult::Accepted,
     }
 }

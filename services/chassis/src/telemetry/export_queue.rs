@@ -59,7 +59,7 @@ pub(super) enum Signal {
 
 impl Signal {
     /// The name in log messages.
-    pub(super) fn what(self) -> &'static str {
+    pub(super) fn noun(self) -> &'static str {
         match self {
             Signal::Traces => "spans",
             Signal::Logs => "log records",
@@ -150,7 +150,7 @@ impl ExportQueue {
     }
 
     /// All records so far. They stay in the queue.
-    pub(super) fn look(&self) -> Vec<u8> {
+    pub(super) fn snapshot(&self) -> Vec<u8> {
         let queue = self.lock();
         let all = queue.full.iter().chain([&queue.open]);
         all.flat_map(|batch| batch.bytes.iter().copied()).collect()
@@ -168,7 +168,7 @@ mod tests {
             queue.push(&[record]);
         }
         assert_eq!(queue.take_dropped(), 2);
-        assert_eq!(queue.take_dropped(), 0, "it is told once");
+        assert_eq!(queue.take_dropped(), 0, "reading the count resets it");
         let taken: Vec<_> = std::iter::from_fn(|| queue.take()).map(|batch| batch.bytes).collect();
         let record = |n| [0x12, 1, n];
         assert_eq!(

@@ -32,7 +32,7 @@ pub trait LogContext: Send + Sync {
 }
 
 tokio::task_local! {
-    static WORK: Arc<dyn LogContext>;
+    static CONTEXT: Arc<dyn LogContext>;
 }
 
 /// Runs `future` with the ids of `work` in its log lines. Spans that it records become children of
@@ -41,15 +41,15 @@ pub fn with_log_context<F: Future>(
     work: Arc<dyn LogContext>,
     future: F,
 ) -> impl Future<Output = F::Output> {
-    WORK.scope(Arc::clone(&work), bridge::below(work, future))
+    CONTEXT.scope(Arc::clone(&work), bridge::below(work, future))
 }
 
-pub(super) fn in_work() -> bool {
-    WORK.try_with(|_| ()).is_ok()
+pub(super) fn has_context() -> bool {
+    CONTEXT.try_with(|_| ()).is_ok()
 }
 
 fn work() -> Option<Arc<dyn LogContext>> {
-    WORK.try_with(Arc::clone).ok()
+    CONTEXT.try_with(Arc::clone).ok()
 }
 
 pub(super) fn layer<S>(filter: EnvFilter, json: bool) -> Box<dyn Layer<S> + Send + Sync>
@@ -150,9 +150,9 @@ where
 }
 
 /// The log lines as OTLP log records.
-pub(super) struct Records;
+pub(super) struct OtlpLayer;
 
-impl<S: Subscriber> Layer<S> for Records {
+impl<S: Subscriber> Layer<S> for OtlpLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let Some(queue) = export_queue::logs() else { return };
         let mut record = Record::default();

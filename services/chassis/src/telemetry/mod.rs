@@ -85,14 +85,14 @@ pub fn start(options: Options) -> Result<Telemetry, Error> {
     };
     let lines = log::layer(filter()?, options.json);
     let records = match settings.logs {
-        Some(_) => Some(log::Records.with_filter(filter()?)),
+        Some(_) => Some(log::OtlpLayer.with_filter(filter()?)),
         None => None,
     };
     let agents = settings.traces.is_some().then(bridge::layer);
     let started = tracing_subscriber::registry().with(lines).with(records).with(agents).try_init();
     started.map_err(|_| Error::Twice)?;
     panic_hook::install();
-    for what in &settings.passed_over {
+    for what in &settings.ignored {
         tracing::warn!("ignored an unusable setting: {what}");
     }
     Ok(Telemetry { exporter: exporter(settings, &options)? })
@@ -158,6 +158,6 @@ pub fn in_memory() -> Result<InMemory, Error> {
 impl InMemory {
     /// The ended spans, as the bytes of OTLP's `ScopeSpans`.
     pub fn spans(&self) -> Vec<u8> {
-        self.0.look()
+        self.0.snapshot()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-static IN_FORCE: OnceLock<Sampler> = OnceLock::new();
+static SAMPLER: OnceLock<Sampler> = OnceLock::new();
 
 /// The sampler that `OTEL_TRACES_SAMPLER` names.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,12 +48,12 @@ impl Sampler {
 }
 
 pub(super) fn set(sampler: Sampler) {
-    let _ = IN_FORCE.set(sampler);
+    let _ = SAMPLER.set(sampler);
 }
 
 /// Whether this trace is exported. `asked`: the caller's own decision.
 pub(crate) fn decides(trace_id: u128, asked: Option<bool>) -> bool {
-    IN_FORCE.get().copied().unwrap_or_default().decides(trace_id, asked)
+    SAMPLER.get().copied().unwrap_or_default().decides(trace_id, asked)
 }
 
 #[cfg(test)]

@@ -29,16 +29,16 @@ impl Span {
     pub fn rpc(&mut self, role: &str, method: &str) -> &mut Self {
         self.role(role).set("rpc.system.name", "grpc");
         self.set_text("rpc.method", format_args!("lf.a2a.v1.A2AService/{method}"));
-        self.set("a2a.method.name", method).is_chain()
+        self.set("a2a.method.name", method).mark_chain()
     }
 
     /// Attributes of an HTTP request that is served here.
     pub fn http(&mut self, role: &str, verb: &str, route: &str) -> &mut Self {
-        self.role(role).set("http.request.method", verb).set("http.route", route).is_chain()
+        self.role(role).set("http.request.method", verb).set("http.route", route).mark_chain()
     }
 
     /// Marks a span that leads to an agent, for OpenInference.
-    pub(super) fn is_chain(&mut self) -> &mut Self {
+    pub(super) fn mark_chain(&mut self) -> &mut Self {
         if self.is_recorded() && export_queue::openinference() {
             self.set("openinference.span.kind", "CHAIN")
         } else {
@@ -85,12 +85,12 @@ impl Span {
     }
 
     /// Attributes of an abandoned call.
-    pub(super) fn left(&mut self, is_rpc: bool) -> &mut Self {
+    pub(super) fn abandoned(&mut self, is_rpc: bool) -> &mut Self {
         if is_rpc {
             self.set(RPC_STATUS, "CANCELLED");
         }
         match self.kind() {
-            Some(SpanKind::Client) => self.error("CANCELLED", "nobody waited for the answer"),
+            Some(SpanKind::Client) => self.error("CANCELLED", "the caller did not wait for the answer"),
             _ => self,
         }
     }
@@ -109,9 +109,9 @@ impl Span {
         let root = failure.causes.last().map_or(&failure.reason, |root| &root.reason);
         self.set("faultline.failure.id", &failure.id);
         self.set("faultline.failure.reason", &failure.reason);
-        self.set("faultline.failure.plane", word(failure.plane().as_str_name()));
-        self.set("faultline.failure.severity", word(failure.severity().as_str_name()));
-        self.set("faultline.failure.disposition", word(of.disposition().as_str_name()));
+        self.set("faultline.failure.plane", enum_label(failure.plane().as_str_name()));
+        self.set("faultline.failure.severity", enum_label(failure.severity().as_str_name()));
+        self.set("faultline.failure.disposition", enum_label(of.disposition().as_str_name()));
         self.set("faultline.failure.retryable", of.may_retry());
         self.set("faultline.failure.hop", failure.hop);
         self.set("faultline.failure.root.reason", root);
@@ -224,7 +224,7 @@ pub fn is_server_error(code: Code) -> bool {
 }
 
 /// `PLANE_EXECUTION` as `execution`; an unset value as `unspecified`.
-fn word(name: &str) -> &'static str {
+fn enum_label(name: &str) -> &'static str {
     match name {
         "PLANE_TRANSPORT" => "transport",
         "PLANE_PROTOCOL" => "protocol",

@@ -40,7 +40,7 @@ pub(super) struct Settings {
     /// The attributes of the resource of every span and record.
     pub(super) resource: BTreeMap<String, String>,
     /// Unusable values, for the log.
-    pub(super) passed_over: Vec<String>,
+    pub(super) ignored: Vec<String>,
 }
 
 /// The endpoint is not a usable URL.
@@ -54,19 +54,19 @@ impl Settings {
         endpoint: Option<&str>,
         service: &str,
     ) -> Result<Self, BadEndpoint> {
-        let mut reader = Reader { env, passed_over: Vec::new() };
+        let mut reader = Reader { env, ignored: Vec::new() };
         let off = reader.parsed::<bool>("OTEL_SDK_DISABLED", "true or false") == Some(true);
         let traces = reader.target(Signal::Traces, endpoint)?.filter(|_| !off);
         let logs = reader.target(Signal::Logs, endpoint)?.filter(|_| !off);
         let sampler = reader.sampler();
         let resource = reader.resource(service);
-        Ok(Self { traces, logs, sampler, resource, passed_over: reader.passed_over })
+        Ok(Self { traces, logs, sampler, resource, ignored: reader.ignored })
     }
 }
 
 struct Reader<'a> {
     env: &'a Environment,
-    passed_over: Vec<String>,
+    ignored: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -79,17 +79,17 @@ impl Reader<'_> {
         let value = self.get(name)?.to_lowercase();
         let read = value.parse().ok();
         if read.is_none() {
-            self.pass_over(name, &value, what);
+            self.ignore(name, &value, what);
         }
         read
     }
 
-    fn pass_over(&mut self, name: &str, value: impl Display, what: &str) {
-        self.passed_over.push(format!("{name}: '{value}' is not {what}"));
+    fn ignore(&mut self, name: &str, value: impl Display, what: &str) {
+        self.ignored.push(format!("{name}: '{value}' is not {what}"));
     }
 
     /// The name of the variable of one signal, if it is set, else of the variable for all signals.
-    fn either(&self, signal: Signal, suffix: &str) -> String {
+    fn signal_or_common(&self, signal: Signal, suffix: &str) -> String {
         let own = format!("OTEL_EXPORTER_OTLP_{}_{suffix}", word(signal));
         match self.get(&own) {
             Some(_) => own,
@@ -113,20 +113,20 @@ impl Reader<'_> {
             (None, Signal::Logs) | (Some("none"), _) => false,
             (Some(other), _) => {
                 let name = format!("OTEL_{}_EXPORTER", word(signal));
-                self.pass_over(&name, other, "an exporter there is: there are otlp and none");
+                self.ignore(&name, other, "an exporter (otlp or none)");
                 false
             }
         };
         if !wanted {
             return Ok(None);
         }
-        let compression = self.either(signal, "COMPRESSION");
+        let compression = self.signal_or_common(signal, "COMPRESSION");
         if let Some(other) = self.get(&compression).filter(|c| *c != "none").map(str::to_owned) {
-            self.pass_over(&compression, other, "done here: it goes as it is");
+            self.ignore(&compression, other, "supported: the export is not compressed");
         }
         let protocol = self.protocol(signal);
         let url = url(protocol, signal, own.as_deref(), common)?;
-        let timeout = self.either(signal, "TIMEOUT");
+        let timeout = self.signal_or_common(signal, "TIMEOUT");
         let timeout = self.parsed(&timeout, "a number of milliseconds");
         let batching = if signal == Signal::Traces { "OTEL_BSP" } else { "OTEL_BLRP" };
         let count = |reader: &mut Self, suffix: &str| {
@@ -143,7 +143,7 @@ impl Reader<'_> {
             url,
             headers: self.headers(signal),
             timeout: patience.map_or(timeout, |patience| patience.min(timeout)),
-            ca: self.get(&self.either(signal, "CERTIFICATE")).map(PathBuf::from),
+            ca: self.get(&self.signal_or_common(signal, "CERTIFICATE")).map(PathBuf::from),
             batch_max: batch_max.unwrap_or(limits::OTLP_BATCH_MAX),
             queue_max: queue_max.unwrap_or(limits::OTLP_QUEUE_MAX),
             delay: delay.unwrap_or(limits::OTLP_DELAY),
@@ -151,12 +151,12 @@ impl Reader<'_> {
     }
 
     fn protocol(&mut self, signal: Signal) -> Protocol {
-        let name = self.either(signal, "PROTOCOL");
+        let name = self.signal_or_common(signal, "PROTOCOL");
         match self.get(&name).map(str::to_owned).as_deref() {
             None | Some("grpc") => Protocol::Grpc,
             Some("http/protobuf") => Protocol::HttpProtobuf,
             Some(other) => {
-                self.pass_over(&name, other, "a protocol there is: grpc or http/protobuf");
+                self.ignore(&name, other, "a protocol (grpc or http/protobuf)");
                 Protocol::Grpc
             }
         }
@@ -176,14 +176,14 @@ impl Reader<'_> {
             match pair.split_once('=').map(|(k, v)| (k.trim().to_owned(), decoded(v))) {
                 Some((key, Some(value))) if !key.is_empty() => pairs.push((key, value)),
                 // The value may be a secret, so it is not repeated.
-                _ => self.passed_over.push(format!("{name}: one part is not key=value")),
+                _ => self.ignored.push(format!("{name}: one part is not key=value")),
             }
         }
         pairs
     }
 
     fn headers(&mut self, signal: Signal) -> HeaderMap {
-        let name = self.either(signal, "HEADERS");
+        let name = self.signal_or_common(signal, "HEADERS");
         let mut headers = HeaderMap::new();
         for (key, value) in self.pairs(&name) {
             match (HeaderName::try_from(key.as_str()), HeaderValue::try_from(value)) {
@@ -191,7 +191,7 @@ impl Reader<'_> {
                     value.set_sensitive(true);
                     headers.insert(key, value);
                 }
-                _ => self.passed_over.push(format!("{name}: '{key}' is no header")),
+                _ => self.ignored.push(format!("{name}: '{key}' is no header")),
             }
         }
         headers
@@ -204,7 +204,7 @@ impl Reader<'_> {
         Sampler::named(&chosen, ratio.unwrap_or(1.0).clamp(0.0, 1.0)).unwrap_or_else(|| {
             let what = "a sampler there is: always_on, always_off, traceidratio, each also with \
                         parentbased_ before it";
-            self.pass_over(name, &chosen, what);
+            self.ignore(name, &chosen, what);
             Sampler::default()
         })
     }
@@ -321,7 +321,7 @@ mod tests {
                 ("OTEL_LOGS_EXPORTER", "otlp"),
             ],
         );
-        assert_eq!(settings.passed_over, Vec::<String>::new());
+        assert_eq!(settings.ignored, Vec::<String>::new());
         let traces = settings.traces.unwrap();
         assert_eq!(
             (&traces.headers["api-key"], &traces.headers["x-team"]),
@@ -347,10 +347,13 @@ mod tests {
             ],
         );
         assert_eq!(settings.sampler, Sampler::default());
-        let said = settings.passed_over.join("\n");
+        let ignored_values = settings.ignored.join("\n");
         for name in ["_PROTOCOL: 'http/json'", "_SAMPLER: 'jaeger_remote'", "_DELAY: 'soon'"] {
-            assert!(said.contains(name), "{said}");
+            assert!(ignored_values.contains(name), "{ignored_values}");
         }
-        assert!(said.contains("_HEADERS") && !said.contains("hunter2"), "{said}");
+        assert!(
+            ignored_values.contains("_HEADERS") && !ignored_values.contains("hunter2"),
+            "{ignored_values}"
+        );
     }
 }

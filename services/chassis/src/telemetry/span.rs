@@ -245,7 +245,7 @@ impl Drop for Span {
 
 /// An ended span that waits to be sent. Dropping it discards the span.
 #[derive(Debug)]
-#[must_use = "what is not sent never was"]
+#[must_use = "a finished span is exported only by `send`"]
 pub struct Finished(Option<(&'static ExportQueue, Vec<u8>)>);
 
 impl Finished {

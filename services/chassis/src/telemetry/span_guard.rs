@@ -51,7 +51,7 @@ impl ClientSpan {
         let name = format_args!("{verb} {method}");
         let mut span = Span::named(SpanKind::Client, child_context(parent), parent, None, name);
         span.role(role).set("http.request.method", verb).set("a2a.method.name", method);
-        span.is_chain();
+        span.mark_chain();
         Self { span, is_open: true, is_rpc: false }
     }
 
@@ -99,7 +99,7 @@ impl ClientSpan {
 impl Drop for ClientSpan {
     fn drop(&mut self) {
         if self.is_open {
-            self.span.left(self.is_rpc);
+            self.span.abandoned(self.is_rpc);
         }
     }
 }

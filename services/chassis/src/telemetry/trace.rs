@@ -268,7 +268,7 @@ mod tests {
             assert_eq!(bad.parse::<TraceContext>(), Err(NotATraceparent), "{bad}");
         }
         assert_ne!(TraceContext::from_header(Some("x")), TraceContext::from_header(None));
-        assert!(!TraceContext::from_header(None).has_span(), "nothing lies above a new trace");
+        assert!(!TraceContext::from_header(None).has_span(), "a new trace has no parent");
     }
 
     #[test]

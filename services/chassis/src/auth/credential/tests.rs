@@ -97,9 +97,9 @@ fn token_is_generated_on_loopback_with_an_own_store_only() {
     assert!(!dir.path().join("data").exists(), "nothing was generated");
     let known = Credentials::load(&mesh, here()).unwrap();
     let made = token_file::read(&dir.path().join("data/mesh.token")).unwrap().unwrap();
-    let said = format!("Bearer {}", made.reveal());
-    assert!(known.identify(&headers(&[&said])).is_ok());
-    assert!(Credentials::load(&mesh, here()).unwrap().identify(&headers(&[&said])).is_ok());
+    let header = format!("Bearer {}", made.reveal());
+    assert!(known.identify(&headers(&[&header])).is_ok());
+    assert!(Credentials::load(&mesh, here()).unwrap().identify(&headers(&[&header])).is_ok());
     let named = MeshConfig { token_file: Some(dir.path().join("none")), ..mesh };
     let Err(Error::File(missing)) = Credentials::load(&named, here()) else { panic!("none") };
     let missing = missing.to_string();
@@ -143,8 +143,8 @@ fn invalid_entry_is_named_with_its_remedy() {
     ] {
         let first = Credential { name: Some("first".into()), ..entry(Role::Gateway, SECRET) };
         let refused = Credentials::load(&with(vec![first, second]), here()).unwrap_err();
-        let Error::Entry { entry: 1, wrong: said, .. } = &refused else { panic!("{refused}") };
-        assert_eq!(said, &wrong);
+        let Error::Entry { entry: 1, wrong: found, .. } = &refused else { panic!("{refused}") };
+        assert_eq!(found, &wrong);
         assert!(refused.to_string().starts_with("mesh.credential[1] ("), "{refused}");
     }
     let mesh = MeshConfig { token: token("secret"), ..with(vec![entry(Role::Operator, SECRET)]) };

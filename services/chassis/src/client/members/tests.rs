@@ -5,18 +5,18 @@ use std::{sync::Mutex, time::Duration};
 use super::*;
 use crate::net::network::Network;
 
-/// A resolver that returns the addresses of `led`.
-fn names(led: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> MeshConfig {
-    let led = Arc::clone(led);
-    let names = Resolver::new(move |name, _| {
+/// A resolver that returns the addresses of `addresses`.
+fn mesh_config(addresses: &Arc<Mutex<io::Result<Vec<SocketAddr>>>>) -> MeshConfig {
+    let addresses = Arc::clone(addresses);
+    let mesh_config = Resolver::new(move |name, _| {
         assert_eq!(name, "hub.mesh", "addresses need no look");
-        let led = match &*led.lock().unwrap() {
+        let addresses = match &*addresses.lock().unwrap() {
             Ok(found) => Ok(found.clone()),
             Err(error) => Err(error.kind().into()),
         };
-        async move { led }
+        async move { addresses }
     });
-    MeshConfig { resolver: Some(names), ..MeshConfig::default() }
+    MeshConfig { resolver: Some(mesh_config), ..MeshConfig::default() }
 }
 
 fn at(members: &[Member]) -> Vec<String> {
@@ -34,28 +34,28 @@ async fn until(members: &Members, wanted: &[&str]) {
 async fn members_follow_dns_and_survive_a_failed_resolution() {
     let [one, other, third] = ["10.0.0.1:81", "10.0.0.2:81", "10.0.0.3:81"];
     let found = |them: &[&str]| Ok(them.iter().map(|at| at.parse().unwrap()).collect());
-    let led = Arc::new(Mutex::new(found(&[other, one])));
-    let members = Members::new(&names(&led), "http://hub.mesh:81").unwrap();
+    let addresses = Arc::new(Mutex::new(found(&[other, one])));
+    let members = Members::new(&mesh_config(&addresses), "http://hub.mesh:81").unwrap();
     assert_eq!(members.now(), [], "not before it was asked");
     let following = tokio::spawn(members.clone().run());
     until(&members, &[one, other]).await;
-    *led.lock().unwrap() = found(&[one, third]);
+    *addresses.lock().unwrap() = found(&[one, third]);
     until(&members, &[one, third]).await;
-    *led.lock().unwrap() = Err(io::ErrorKind::NotFound.into());
+    *addresses.lock().unwrap() = Err(io::ErrorKind::NotFound.into());
     sleep(limits::MEMBERS_REFRESH_INTERVAL * 3).await;
     assert_eq!(at(&members.now()), [one, third]);
-    *led.lock().unwrap() = found(&[other]);
+    *addresses.lock().unwrap() = found(&[other]);
     until(&members, &[other]).await;
     following.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn refresh_resolves_at_once() {
-    let led = Arc::new(Mutex::new(Ok(vec!["10.0.0.1:81".parse().unwrap()])));
-    let members = Members::new(&names(&led), "hub.mesh:81").unwrap();
+    let addresses = Arc::new(Mutex::new(Ok(vec!["10.0.0.1:81".parse().unwrap()])));
+    let members = Members::new(&mesh_config(&addresses), "hub.mesh:81").unwrap();
     let following = tokio::spawn(members.clone().run());
     until(&members, &["10.0.0.1:81"]).await;
-    *led.lock().unwrap() = Ok(vec!["10.0.0.2:81".parse().unwrap()]);
+    *addresses.lock().unwrap() = Ok(vec!["10.0.0.2:81".parse().unwrap()]);
     let asked = tokio::time::Instant::now();
     members.refresh();
     until(&members, &["10.0.0.2:81"]).await;
@@ -65,9 +65,9 @@ async fn refresh_resolves_at_once() {
 
 #[tokio::test]
 async fn members_are_the_distinct_addresses_of_all_entries() {
-    let led = Arc::new(Mutex::new(Ok(vec!["10.0.0.2:81".parse().unwrap()])));
+    let addresses = Arc::new(Mutex::new(Ok(vec!["10.0.0.2:81".parse().unwrap()])));
     let text = " http://10.0.0.1:81, http://hub.mesh:81,http://10.0.0.2:81,[::1]:7 ,";
-    let members = Members::new(&names(&led), text).unwrap();
+    let members = Members::new(&mesh_config(&addresses), text).unwrap();
     assert_eq!(at(&members.now()), ["10.0.0.1:81", "10.0.0.2:81", "[::1]:7"]);
     let following = tokio::spawn(members.clone().run());
     let mut watch = members.watch();

@@ -36,7 +36,7 @@ use crate::{
     net::{
         network::{Network, Wire},
         tls::{self, Trust},
-        write_stall::Impatient,
+        write_stall::WriteTimeout,
     },
 };
 
@@ -91,8 +91,8 @@ pub async fn check_public(host: &str, port: u16) -> Result<(), BadTarget> {
     let host = bare(host);
     match (Resolver { public_only: true }).resolve(host, port).await {
         Ok(_) => Ok(()),
-        Err(Unresolved::Forbidden(forbidden)) => Err(forbidden.into()),
-        Err(Unresolved::Io(source)) => Err(BadTarget::Unknown { host: host.to_owned(), source }),
+        Err(ResolveError::Forbidden(forbidden)) => Err(forbidden.into()),
+        Err(ResolveError::Io(source)) => Err(BadTarget::Unknown { host: host.to_owned(), source }),
     }
 }
 
@@ -169,7 +169,7 @@ impl Connector {
         let host = uri.host().map(bare).ok_or_else(|| Error::NoHost(uri.clone()))?.to_owned();
         let connecting = async {
             let wire = match &self.network {
-                Some(network) => inside(network, &host, &uri).await?,
+                Some(network) => connect_in_process(network, &host, &uri).await?,
                 None => self.tcp(&host, &uri).await?,
             };
             if uri.scheme() == Some(&Scheme::HTTPS) {
@@ -185,7 +185,7 @@ impl Connector {
                 Err(_) => return Err(Error::Slow { host, within }),
             },
         };
-        connected.map(|wire| TokioIo::new(Stream(Impatient::new(wire, self.write))))
+        connected.map(|wire| TokioIo::new(Stream(WriteTimeout::new(wire, self.write))))
     }
 
     async fn tcp(&self, host: &str, uri: &Uri) -> Result<Wire, Error> {
@@ -215,7 +215,7 @@ impl Connector {
         })
     }
 
-    async fn encrypt(&self, host: String, wire: Wire) -> Result<Coded, Error> {
+    async fn encrypt(&self, host: String, wire: Wire) -> Result<MaybeTls, Error> {
         let Ok(name) = ServerName::try_from(host.clone()) else {
             let problem = "it could not be for a name like this".to_owned();
             return Err(Error::Untrusted { host, problem });
@@ -243,7 +243,7 @@ impl Service<Uri> for Connector {
 }
 
 /// An in-process network has addresses and no names.
-async fn inside(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
+async fn connect_in_process(network: &Network, host: &str, uri: &Uri) -> Result<Wire, Error> {
     let port = port(uri);
     let connected = match host.parse() {
         Ok(ip) => network.connect(SocketAddr::new(ip, port)).await,
@@ -300,7 +300,7 @@ struct Resolver {
 
 impl Resolver {
     /// One forbidden address refuses the whole name: no honest name mixes them.
-    async fn resolve(self, host: &str, port: u16) -> Result<Vec<SocketAddr>, Unresolved> {
+    async fn resolve(self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ResolveError> {
         let found: Vec<_> = lookup_host((host, port)).await?.collect();
         for address in &found {
             self.check(host, address.ip())?;
@@ -318,7 +318,7 @@ impl Resolver {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Unresolved {
+enum ResolveError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("refused")]
@@ -327,10 +327,10 @@ enum Unresolved {
 
 impl Service<Name> for Resolver {
     type Response = std::vec::IntoIter<SocketAddr>;
-    type Error = Unresolved;
-    type Future = BoxFuture<'static, Result<Self::Response, Unresolved>>;
+    type Error = ResolveError;
+    type Future = BoxFuture<'static, Result<Self::Response, ResolveError>>;
 
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Unresolved>> {
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), ResolveError>> {
         Poll::Ready(Ok(()))
     }
 
@@ -341,11 +341,11 @@ impl Service<Name> for Resolver {
 }
 
 /// A plain or an encrypted connection.
-type Coded = Either<Wire, Box<TlsStream<Wire>>>;
+type MaybeTls = Either<Wire, Box<TlsStream<Wire>>>;
 
 /// One connection, closed when its peer stops reading.
 #[derive(Debug)]
-pub struct Stream(Impatient<Coded>);
+pub struct Stream(WriteTimeout<MaybeTls>);
 
 impl Connection for Stream {
     fn connected(&self) -> Connected {

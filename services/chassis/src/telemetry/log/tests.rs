@@ -85,7 +85,7 @@ fn text_lines_escape_control_characters() {
     let (lines, guard) = subscribe(escaped_fields(), WithIds { inner, json: false });
     let forged = "x\r\n2026-01-01 ERROR forged \x1b[2J\u{9b}31m\u{202e}\u{2028}ü";
     let escaped = r"x\r\n2026-01-01 ERROR forged \u{1b}[2J\u{9b}31m\u{202e}\u{2028}ü";
-    tracing::info!(shown = %forged, debugged = ?forged, text = forged, "said {forged}");
+    tracing::info!(shown = %forged, debugged = ?forged, text = forged, "got {forged}");
     let span = tracing::info_span!("call", peer = %forged);
     span.in_scope(|| tracing::info!("plain \\ ü"));
     drop(guard);
@@ -94,7 +94,7 @@ fn text_lines_escape_control_characters() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 2, "{text}");
     assert!(!text.contains(|c: char| c != '\n' && is_unprintable(c)), "{text:?}");
-    assert!(lines[0].contains(&format!("said {escaped} shown={escaped} ")), "{text}");
+    assert!(lines[0].contains(&format!("got {escaped} shown={escaped} ")), "{text}");
     assert!(lines[0].contains(&format!(r#" text="{escaped}""#)), "{text}");
     assert!(lines[1].contains(&format!("peer={escaped}")), "{text}");
     assert!(lines[1].ends_with("plain \\ ü"), "{text}");
