@@ -12,7 +12,7 @@ use faultline_proto::v1::{
     TasksRequest, WatchRequest, mesh_client::MeshClient,
 };
 use faultline_tests::{
-    Frames,
+    Frames, Rpc,
     rpc::message,
     task::{self, CANCELED, COMPLETED, FAILED, INPUT_REQUIRED, WORKING},
     until,
@@ -31,14 +31,23 @@ fn ids(tasks: &Value) -> Vec<String> {
 /// An open watch and the last known state of each task in it.
 struct Watched {
     frames: Frames,
+    rpc: Rpc,
+    filter: Value,
     states: BTreeMap<String, String>,
     missed: bool,
     messages: usize,
 }
 
 async fn watch(up: &Running, filter: Value) -> Watched {
-    let frames = up.rpc.watch(json!({"filter": filter})).await.expect("the watch opens");
-    let mut watched = Watched { frames, states: BTreeMap::new(), missed: false, messages: 0 };
+    let frames = up.rpc.watch(json!({"filter": &filter})).await.expect("the watch opens");
+    let mut watched = Watched {
+        frames,
+        rpc: up.rpc.clone(),
+        filter,
+        states: BTreeMap::new(),
+        missed: false,
+        messages: 0,
+    };
     watched.next().await;
     assert!(watched.states.is_empty(), "the first message is empty");
     watched
@@ -54,8 +63,14 @@ impl Watched {
             .expect("the watch has no end")
             .body;
         self.messages += 1;
-        self.missed |= frame["missed"] == true;
         let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        if frame["missed"] == true {
+            // As the console does: the watch lost changes, so the list is read again.
+            self.missed = true;
+            let list = self.rpc.mesh("Tasks", json!({"filter": self.filter})).await;
+            let tasks = list["tasks"].as_array().into_iter().flatten();
+            self.states = tasks.map(|t| (text(&t["taskId"]), text(&t["state"]))).collect();
+        }
         for task in frame["tasks"].as_array().into_iter().flatten() {
             self.states.insert(text(&task["taskId"]), text(&task["state"]));
         }
@@ -255,8 +270,8 @@ async fn operator_api_is_served_over_grpc() {
     assert!(first.tasks.is_empty() && !first.missed);
     up.rpc.call("SendMessage", message("hello")).await.unwrap();
     let running = up.script.send_immediately("sleep 60s").await;
-    let told = tokio::time::timeout(Duration::from_secs(10), changes.message()).await;
-    assert_eq!(told.unwrap().unwrap().unwrap().tasks[0].task_id, task::id(&running));
+    let change = tokio::time::timeout(Duration::from_secs(10), changes.message()).await;
+    assert_eq!(change.unwrap().unwrap().unwrap().tasks[0].task_id, task::id(&running));
     let tasks = mesh.tasks(TasksRequest { filter, ..TasksRequest::default() }).await.unwrap();
     let task_id = tasks.into_inner().tasks[0].task_id.clone();
     assert_eq!(task_id, task::id(&running));
