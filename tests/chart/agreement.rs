@@ -1,5 +1,5 @@
-//! Names, ports, variables and keys: what the chart says, the binary must understand, and what one
-//! object says of another must be so.
+//! Agreement of the chart with the binary: configuration keys, variables, ports, secrets and names,
+//! and references between objects.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,10 +29,10 @@ const POD: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
 const DATABASE: &str = "postgres://mesh:secret@db.example:5432/mesh?sslmode=verify-full";
 
-/// Where the texts say that the CA of the database is found.
+/// The path of the database CA in README.md and values.yaml.
 const STORE_CA: &str = "/etc/faultline/postgres/ca.crt";
 
-/// What stands in the secrets that the chart refers to, by name and key.
+/// The content of a secret that the chart refers to, by name and key.
 fn secret(name: &str, key: &str) -> String {
     match (name, key) {
         (name, "token" | "sha256") if name.starts_with("faultline-mesh-") => {
@@ -47,7 +47,7 @@ fn secret(name: &str, key: &str) -> String {
         ("faultline-auth", "tokens") => callers().list.clone(),
         ("faultline-store", "url") => format!("{DATABASE}&sslrootcert={STORE_CA}"),
         ("faultline-store-public", "url") => DATABASE.to_owned(),
-        other => panic!("nobody makes the secret {other:?}"),
+        other => panic!("README.md does not create the secret {other:?}"),
     }
 }
 
@@ -57,8 +57,8 @@ fn digest(token: &str) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The secrets that the README makes: callers, with the tokens that it draws and the list of their
-/// digests, and by the names of their secrets the credentials of the mesh, as token and digest.
+/// The secrets that the commands of README.md create: tokens of a caller and an operator with the list
+/// of their digests, and the credentials of the mesh as token and digest, by the name of the secret.
 struct Callers {
     caller: String,
     operator: String,
@@ -66,14 +66,14 @@ struct Callers {
     list: String,
 }
 
-/// Runs the part of the README that makes these secrets, where nothing outside is reached.
+/// Runs those commands, with stand-ins for openssl and kubectl.
 fn callers() -> &'static Callers {
     static CALLERS: OnceLock<Callers> = OnceLock::new();
     CALLERS.get_or_init(|| {
         let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
         // The first line of a block names its language.
         let mut blocks = readme.split("\n```").filter_map(|block| Some(block.split_once('\n')?.1));
-        let lines = blocks.find(|block| block.contains("faultline-auth")).expect("it makes them");
+        let lines = blocks.find(|block| block.contains("faultline-auth")).expect("it creates them");
         let script = format!(
             r#"set -eu
             openssl() {{ od -An -N16 -tx8 /dev/urandom | tr -d ' '; }}
@@ -90,13 +90,13 @@ fn callers() -> &'static Callers {
         );
         let output = Command::new("bash").args(["-c", &script]).output().expect("bash runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8(output.stdout).expect("it is text");
-        let mut parts = said.splitn(4, '\n').map(str::to_owned);
+        let printed = String::from_utf8(output.stdout).expect("it is text");
+        let mut parts = printed.splitn(4, '\n').map(str::to_owned);
         let [caller, operator, mesh, list] =
             [(); 4].map(|()| parts.next().expect("all are printed"));
         let mesh = mesh.split_terminator(';').map(|made| {
             let mut words = made.split(' ').map(str::to_owned);
-            let [name, token, digest] = [(); 3].map(|()| words.next().expect("all are made"));
+            let [name, token, digest] = [(); 3].map(|()| words.next().expect("all are created"));
             (name, (token, digest))
         });
         Callers { caller, operator, mesh: mesh.collect(), list }
@@ -112,7 +112,7 @@ pub(crate) fn environment(container: &Value) -> Environment {
         };
         (text(variable, "/name").to_owned(), value)
     };
-    // As Kubernetes does: $(NAME) is a variable that stands before it.
+    // As in Kubernetes, $(NAME) is the value of an earlier variable.
     let mut known = Environment::new();
     for (name, mut value) in list(container, "/env").iter().map(pair) {
         for (before, filled) in &known {
@@ -123,13 +123,13 @@ pub(crate) fn environment(container: &Value) -> Environment {
     known
 }
 
-/// A release as the binary understands it: each container with its configuration.
-pub(crate) struct Understood {
+/// A rendered release, and a directory from which the binary loads the configuration of a container.
+pub(crate) struct LoadedRelease {
     pub(crate) objects: Vec<Value>,
     pub(crate) dir: TempDir,
 }
 
-impl Understood {
+impl LoadedRelease {
     pub(crate) fn of(size: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("there is room for a temporary directory");
         Self { objects: rendered(size), dir }
@@ -144,14 +144,14 @@ impl Understood {
         let path = self.dir.path().join("faultline.toml");
         fs::write(&path, self.file()).expect("a file can be written");
         let loaded = Config::default().load(Some(&path), env);
-        loaded.unwrap_or_else(|e| panic!("the binary does not take it: {e}"))
+        loaded.unwrap_or_else(|e| panic!("the binary refuses the configuration: {e}"))
     }
 
-    /// By the name of what runs it.
+    /// Containers by the names of their workloads.
     fn containers(&self) -> BTreeMap<&str, &Value> {
         let workloads = workloads(&self.objects);
         let first = |w: &&'_ Value| list(w, "/spec/template/spec/containers").len() == 1;
-        assert!(workloads.iter().all(first), "one binary a pod");
+        assert!(workloads.iter().all(first), "each pod has one container");
         let container = |w| (name(w), &list(w, "/spec/template/spec/containers")[0]);
         workloads.into_iter().map(container).collect()
     }
@@ -162,7 +162,7 @@ pub(crate) fn port(container: &Value, name: &str) -> Option<u16> {
     port["containerPort"].as_u64()?.try_into().ok()
 }
 
-/// The command of the binary; a program of one's own is a worker without being told.
+/// The command of the binary; a user-written worker has none.
 fn role(container: &Value) -> &str {
     match text(container, "/args/0") {
         "" => "worker",
@@ -171,10 +171,10 @@ fn role(container: &Value) -> &str {
 }
 
 #[test]
-fn the_binary_understands_what_the_chart_tells_it() {
+fn binary_reads_the_configuration_of_the_chart() {
     for size in SIZES {
-        let understood = Understood::of(size);
-        for (name, container) in understood.containers() {
+        let release = LoadedRelease::of(size);
+        for (name, container) in release.containers() {
             let env = environment(container);
             assert_eq!(env["FAULTLINE_CONFIG"], "/etc/faultline/faultline.toml", "{name}");
             assert!(
@@ -182,7 +182,7 @@ fn the_binary_understands_what_the_chart_tells_it() {
                     .iter()
                     .any(|mount| { mount["mountPath"] == "/etc/faultline/faultline.toml" })
             );
-            let config = understood.load(&env);
+            let config = release.load(&env);
             let (listens, admin) = match role(container) {
                 "gateway" => (Some(config.gateway.listen), config.gateway.admin),
                 "coordinator" => (Some(config.coordinator.listen), config.coordinator.admin),
@@ -197,20 +197,20 @@ fn the_binary_understands_what_the_chart_tells_it() {
     }
 }
 
-/// Each role and each pool has a secret of its own, and the coordinator has no token at all.
+/// Each role and each pool has its own secret, and the coordinator has digests only.
 #[test]
-fn every_workload_has_a_credential_of_its_own_that_the_coordinator_knows() {
+fn each_workload_has_its_own_credential_known_to_the_coordinator() {
     for size in SIZES {
-        let understood = Understood::of(
+        let release = LoadedRelease::of(
             &[size, &["--set", "mesh.operatorSecret=faultline-mesh-operator"][..]].concat(),
         );
-        let containers = understood.containers();
+        let containers = release.containers();
         let hub = containers[format!("{NAME}-coordinator").as_str()];
         for variable in list(hub, "/env") {
             let reference = &variable["valueFrom"]["secretKeyRef"];
             assert_ne!(reference["key"], "token", "the coordinator has digests only");
         }
-        let config = understood.load(&environment(hub));
+        let config = release.load(&environment(hub));
         assert!(config.mesh.token.is_none());
         let known = Credentials::load(&config.mesh, config.coordinator.port());
         let known = known.unwrap_or_else(|e| panic!("{size:?}: {e}"));
@@ -221,14 +221,14 @@ fn every_workload_has_a_credential_of_its_own_that_the_coordinator_knows() {
                 "worker" => Role::Worker,
                 _ => continue,
             };
-            let token = understood.load(&environment(container)).mesh.token.expect("it has one");
-            let said = format!("Bearer {}", token.reveal()).parse().expect("a header");
-            let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
-            let identity = known.identify(&headers).expect("it is known");
+            let token = release.load(&environment(container)).mesh.token.expect("it has a token");
+            let bearer = format!("Bearer {}", token.reveal()).parse().expect("a header");
+            let headers = [(http::header::AUTHORIZATION, bearer)].into_iter().collect();
+            let identity = known.identify(&headers).expect("the credential is known");
             assert_eq!(identity.role(), Some(role), "{name}");
             assert!(names.insert(identity.name().to_owned()), "{name}");
             assert!(!identity.may_offer("another"), "{name}");
-            for agent in understood.load(&environment(container)).worker.agents {
+            for agent in release.load(&environment(container)).worker.agents {
                 let own = !env_of(container, "FAULTLINE_WORKER__AGENTS").is_empty();
                 assert!(!own || identity.may_offer(&agent), "{name}: {agent}");
             }
@@ -236,53 +236,53 @@ fn every_workload_has_a_credential_of_its_own_that_the_coordinator_knows() {
     }
 }
 
-fn env_of<'a>(container: &'a Value, wanted: &str) -> &'a str {
-    let found = list(container, "/env").iter().find(|v| text(v, "/name") == wanted);
+fn env_of<'a>(container: &'a Value, key: &str) -> &'a str {
+    let found = list(container, "/env").iter().find(|v| text(v, "/name") == key);
     found.map_or("", |variable| text(variable, "/value"))
 }
 
 #[test]
-fn everybody_finds_the_coordinator() {
+fn gateways_and_workers_dial_the_coordinator_service() {
     for size in SIZES {
-        let understood = Understood::of(size);
-        let containers = understood.containers();
+        let release = LoadedRelease::of(size);
+        let containers = release.containers();
         let hub = format!("{NAME}-coordinator");
-        let config = understood.load(&environment(containers[hub.as_str()]));
-        let services = of_kind(&understood.objects, "Service");
-        let called = |name_: &str| services.iter().find(|s| name(s) == name_).map(|s| &s["spec"]);
+        let config = release.load(&environment(containers[hub.as_str()]));
+        let services = of_kind(&release.objects, "Service");
+        let find = |one: &str| services.iter().find(|s| name(s) == one).map(|s| &s["spec"]);
         let headless = format!("{hub}-headless");
-        let all = called(&headless).expect("one service lists them all");
+        let all = find(&headless).expect("one service lists all coordinators");
         assert_eq!(all["clusterIP"], "None", "headless");
-        assert_eq!(all["publishNotReadyAddresses"], false, "one that leaves is not listed");
-        let any = called(&hub).expect("another stands for any of them");
-        assert!(any.get("clusterIP").is_none(), "it has an address of its own");
+        assert_eq!(all["publishNotReadyAddresses"], false, "a draining coordinator is not listed");
+        let any = find(&hub).expect("another service has one address for all");
+        assert!(any.get("clusterIP").is_none(), "it has a cluster address");
         assert_eq!((&any["selector"], &any["ports"]), (&all["selector"], &all["ports"]));
         let port = &all["ports"][0]["port"];
         let scheme = if config.coordinator.tls.is_some() { "https" } else { "http" };
         let expected = format!("{scheme}://{headless}.{NAMESPACE}.svc:{port}");
         for (name, container) in containers {
             let env = environment(container);
-            let config = understood.load(&env);
+            let config = release.load(&env);
             let dials = match role(container) {
                 "gateway" => config.gateway.coordinator,
                 "worker" => config.worker.coordinator,
                 _ => continue,
             };
             assert_eq!(dials, expected, "{name}");
-            assert_eq!(config.mesh.ca.is_some(), scheme == "https", "{name} knows it by its CA");
+            assert_eq!(config.mesh.ca.is_some(), scheme == "https", "{name} trusts its CA");
         }
     }
 }
 
-/// What people have to write into secrets and certificates, they copy from the texts.
+/// Users copy the names of secrets and certificates from these documents.
 #[test]
-fn the_texts_say_what_the_chart_expects() {
+fn readme_names_every_secret_and_host_of_the_chart() {
     let read = |file: &str| fs::read_to_string(chart().join(file)).expect("it is there");
     let readme = read("README.md");
     let hub = format!("{NAME}-coordinator.{NAMESPACE}.svc");
     let all = format!("{NAME}-coordinator-headless.{NAMESPACE}.svc");
     for expected in [STORE_CA, &hub, &all] {
-        assert!(readme.contains(expected), "README.md does not say {expected}");
+        assert!(readme.contains(expected), "README.md does not contain {expected}");
     }
     assert!(read("values.yaml").contains(STORE_CA));
     let objects = rendered(SIZES[2]);
@@ -290,52 +290,57 @@ fn the_texts_say_what_the_chart_expects() {
     workloads(&objects).into_iter().for_each(|workload| secrets_of(workload, &mut secrets));
     assert!(secrets.contains("faultline-store-ca"), "{secrets:?}");
     for secret in secrets {
-        assert!(readme.contains(&format!(" {secret} ")), "README.md does not make {secret}");
+        assert!(readme.contains(&format!(" {secret} ")), "README.md does not create {secret}");
     }
 }
 
-/// Whoever comes through a forwarded port is told to dial a name of the certificate.
+/// Users of a forwarded port dial a name of the certificate.
 #[test]
-fn the_notes_dial_what_the_certificate_is_for() {
+fn notes_dial_a_name_of_the_certificate() {
     let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
     let mut names = readme.lines().filter(|line| line.starts_with("printf 'subjectAltName="));
-    let names = names.next_back().expect("it makes the gateway's certificate");
+    let names = names.next_back().expect("it creates the certificate of the gateway");
     for (size, expected) in [(SIZES[0], None), (SIZES[2], Some("localhost"))] {
         let args = ["install", RELEASE, ".", "--namespace", NAMESPACE, "--dry-run=client"];
         let output = helm(&args, size);
-        let said = String::from_utf8(output.stdout).expect("it is text");
-        let (_, notes) = said.split_once("\nNOTES:\n").expect("it has notes");
+        let printed = String::from_utf8(output.stdout).expect("it is text");
+        let (_, notes) = printed.split_once("\nNOTES:\n").expect("it has notes");
         let urls = notes.split_whitespace().filter_map(|word| word.strip_prefix("https://"));
         let hosts: Vec<_> = urls.filter_map(|url| url.split(':').next()).collect();
         assert_eq!(hosts.last().copied(), expected, "{notes}");
         for host in hosts {
-            assert!(names.split(' ').any(|name| name == host), "no certificate is for {host}");
+            assert!(
+                names.split(' ').any(|name| name == host),
+                "no certificate has the name {host}"
+            );
         }
     }
 }
 
-/// Beside those to read with, a coordinator has one to write, one to listen, one for its lease.
+/// Connections of a coordinator besides those for reads: one to write, one to listen, one for the
+/// lease.
 const CONNECTIONS_OWN: u64 = 3;
 
 #[test]
-fn the_texts_count_connections_as_the_coordinators_do() {
+fn readme_counts_database_connections_correctly() {
     let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
     let unset = serde_json::to_value(faultline_coordinator::Config::default()).expect("JSON");
-    let to_read = unset["store_connections"].as_u64().expect("a number");
+    let reads = unset["store_connections"].as_u64().expect("a number");
     let objects = rendered(SIZES[2]);
     let deployments = of_kind(&objects, "Deployment").into_iter();
     let mut coordinators = deployments.filter(|d| name(d).ends_with("-coordinator"));
     let spec = &coordinators.next().expect("there are coordinators")["spec"];
     let number = |pointer| spec.pointer(pointer).and_then(Value::as_u64).expect("a number");
-    let (replicas, more) = (number("/replicas"), number("/strategy/rollingUpdate/maxSurge"));
-    let all = (replicas + more) * (to_read + CONNECTIONS_OWN);
-    let sum = format!("({replicas} + {more}) × ({to_read} + {CONNECTIONS_OWN}) = {all}");
-    assert!(readme.contains(&sum), "README.md does not say {sum}");
+    let replicas = number("/replicas");
+    let more = number("/strategy/rollingUpdate/maxSurge");
+    let all = (replicas + more) * (reads + CONNECTIONS_OWN);
+    let sum = format!("({replicas} + {more}) × ({reads} + {CONNECTIONS_OWN}) = {all}");
+    assert!(readme.contains(&sum), "README.md does not contain {sum}");
 }
 
-/// What the coordinators ask for when they connect, the role asks for behind a pooler.
+/// A connection pooler drops the options that coordinators connect with, so the role has to set them.
 #[test]
-fn the_role_is_given_what_a_pooler_drops() {
+fn readme_sets_connection_options_on_the_role() {
     let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");
     let address = root().join("services/coordinator/src/store/postgres/address.rs");
     let source = fs::read_to_string(address).expect("it is there");
@@ -348,11 +353,11 @@ fn the_role_is_given_what_a_pooler_drops() {
     for (name, value) in settings {
         let value = if value == "off" { value.to_owned() } else { format!("'{value}'") };
         let line = format!("ALTER ROLE faultline SET {name} = {value};");
-        assert!(readme.contains(&line), "README.md does not say {line}");
+        assert!(readme.contains(&line), "README.md does not contain {line}");
     }
 }
 
-/// Every secret that is referred to, wherever it is.
+/// Every secret that an object refers to.
 fn secrets_of<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     if let Some(map) = value.as_object() {
         let key = map.get("secretKeyRef").map(|reference| text(reference, "/name"));
@@ -362,25 +367,24 @@ fn secrets_of<'a>(value: &'a Value, found: &mut BTreeSet<&'a str>) {
     below.chain(value.as_array().into_iter().flatten()).for_each(|v| secrets_of(v, found));
 }
 
-/// What values tune has the value and the place that the binary knows it by. What they leave unset
-/// is what the binary has by itself.
+/// Values that are not set keep the defaults of the binary.
 #[test]
-fn what_the_chart_tunes_the_binary_reads() {
+fn tuning_values_reach_the_configuration() {
     let hub = format!("{NAME}-coordinator");
-    let door = format!("{NAME}-gateway");
+    let gateway = format!("{NAME}-gateway");
     let unset = serde_json::to_value(faultline_coordinator::Config::default()).expect("JSON");
     let [lease, connections] = [&unset["lease_ms"], &unset["store_connections"]];
-    assert_eq!((lease, connections), (&json!(6000), &json!(8)), "as values.yaml says");
+    assert_eq!((lease, connections), (&json!(6000), &json!(8)), "the defaults in values.yaml");
     for (size, delay, lease, connections, hours) in [
         (SIZES[0], 5000, lease, connections, Value::Null),
         (SIZES[1], 5000, lease, connections, json!(720)),
         (SIZES[2], 5000, lease, connections, json!(720)),
         (SIZES[5], 12500, &json!(20000), &json!(4), Value::Null),
     ] {
-        let understood = Understood::of(size);
-        let containers = understood.containers();
-        let read = |name: &str| understood.load(&environment(containers[name]));
-        let gateway = serde_json::to_value(read(&door).gateway).expect("JSON");
+        let release = LoadedRelease::of(size);
+        let containers = release.containers();
+        let read = |name: &str| release.load(&environment(containers[name]));
+        let gateway = serde_json::to_value(read(&gateway).gateway).expect("JSON");
         assert_eq!(gateway["drain_delay_ms"], delay, "{size:?}");
         let coordinator = serde_json::to_value(read(&hub).coordinator).expect("JSON");
         assert_eq!(&coordinator["lease_ms"], lease, "{size:?}");
@@ -390,15 +394,15 @@ fn what_the_chart_tunes_the_binary_reads() {
 }
 
 #[test]
-fn every_file_that_is_named_is_mounted() {
+fn every_named_file_is_mounted() {
     for size in SIZES {
-        let understood = Understood::of(size);
-        for workload in workloads(&understood.objects) {
+        let release = LoadedRelease::of(size);
+        for workload in workloads(&release.objects) {
             let pod = &workload["spec"]["template"]["spec"];
             let container = &list(pod, "/containers")[0];
             let mounts = list(container, "/volumeMounts");
             for (variable, path) in environment(container) {
-                // The address of a store may name a file too.
+                // A store URL may contain a file too.
                 let path = path.split_once("sslrootcert=").map_or(&*path, |(_, path)| path);
                 let is_path = path.starts_with('/');
                 let mounted = |m: &Value| path.starts_with(text(m, "/mountPath"));
@@ -416,7 +420,7 @@ fn every_file_that_is_named_is_mounted() {
 }
 
 #[test]
-fn every_service_finds_pods_with_the_port_it_names() {
+fn every_service_selects_pods_with_its_port() {
     for size in SIZES {
         let objects = rendered(size);
         for service in of_kind(&objects, "Service") {
@@ -430,7 +434,7 @@ fn every_service_finds_pods_with_the_port_it_names() {
                 let container = &workload["spec"]["template"]["spec"]["containers"][0];
                 found += usize::from(port(container, target).is_some());
             }
-            assert!(found > 0, "{size:?}: {} finds nobody", name(service));
+            assert!(found > 0, "{size:?}: {} selects no pod with its port", name(service));
         }
         for set in of_kind(&objects, "StatefulSet") {
             let service = text(set, "/spec/serviceName");
@@ -440,7 +444,7 @@ fn every_service_finds_pods_with_the_port_it_names() {
 }
 
 #[test]
-fn no_two_objects_have_one_name_and_all_are_the_releases() {
+fn object_names_are_unique_and_belong_to_the_release() {
     for size in SIZES {
         let objects = rendered(size);
         let mut seen = BTreeSet::new();
@@ -452,22 +456,22 @@ fn no_two_objects_have_one_name_and_all_are_the_releases() {
     }
 }
 
-/// All roles of a small release in one process, on a network of its own, with what their pods are
-/// told: it starts, asks who calls, and works, and shows operators what is everybody's.
+/// All roles of a small release in one process, on an in-memory network, with the environment of
+/// their pods: callers are authenticated, a task runs, and operators see tasks of all callers.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_mesh_starts_from_what_its_pods_are_told() {
-    let understood = Understood::of(&[]);
+async fn mesh_starts_with_the_environment_of_its_pods() {
+    let release = LoadedRelease::of(&[]);
     let mut env = Environment::new();
-    for container in understood.containers().values() {
+    for container in release.containers().values() {
         env.extend(environment(container));
     }
-    let store = format!("sqlite:{}", understood.dir.path().join("faultline.db").display());
+    let store = format!("sqlite:{}", release.dir.path().join("faultline.db").display());
     env.insert("FAULTLINE_COORDINATOR__STORE".to_owned(), store);
-    // Of a gateway or a worker: all of them are in this process, which has a token of its own.
+    // The token of a gateway or worker: this process has its own for all roles.
     env.remove("FAULTLINE_MESH__TOKEN");
-    let mut config = understood.load(&env);
+    let mut config = release.load(&env);
     config.mesh.network = Some(Network::default());
-    // An address that others could reach, so that it matters who has a token.
+    // An address that other machines could reach, so that tokens are required.
     config.gateway.listen.set_ip(POD);
     config.coordinator.listen.set_ip(POD);
     assert!(!config.gateway.insecure && !config.coordinator.insecure);
@@ -480,14 +484,14 @@ async fn a_mesh_starts_from_what_its_pods_are_told() {
     };
     let hello = || client::text("hello");
     let refused = client(None).agent("echo").run(hello()).await.unwrap_err();
-    assert_eq!(refused.failure().expect("it says why").reason, "UNAUTHENTICATED_CALLER");
+    assert_eq!(refused.failure().expect("it is a failure").reason, "UNAUTHENTICATED_CALLER");
     let [caller, operator] =
         [&callers().caller, &callers().operator].map(|token| client(Some(token)));
     assert_eq!(caller.agent("echo").run(hello()).await.expect("it is answered").text(), "hello");
     let asked = TasksRequest::default();
     let refused = caller.mesh::<_, TasksResponse>("Tasks", &asked).await.unwrap_err();
-    assert_eq!(refused.failure().expect("it says why").reason, "INSUFFICIENT_SCOPE");
+    assert_eq!(refused.failure().expect("it is a failure").reason, "INSUFFICIENT_SCOPE");
     let all: TasksResponse = operator.mesh("Tasks", &asked).await.expect("it is answered");
     assert_eq!(all.tasks.len(), 1, "the caller's");
-    mesh.stop().await.expect("it leaves in order");
+    mesh.stop().await.expect("it drains");
 }

@@ -1,4 +1,4 @@
-//! The image: what `deploy/Dockerfile` makes is what the chart and compose run. It is read here,
+//! The container image: `deploy/Dockerfile` agrees with the chart and with compose. The file is read
 //! and not built.
 
 use std::{collections::BTreeSet, fs};
@@ -12,13 +12,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// What follows an instruction, each time that it is given.
-fn told(instruction: &str) -> Vec<String> {
+/// The arguments of each use of an instruction.
+fn arguments(instruction: &str) -> Vec<String> {
     let file = read("deploy/Dockerfile");
     let lines = file.lines().filter_map(|line| line.strip_prefix(instruction)?.strip_prefix(' '));
-    let told: Vec<_> = lines.map(|line| line.trim().to_owned()).collect();
-    assert!(!told.is_empty(), "the Dockerfile has no {instruction}");
-    told
+    let found: Vec<_> = lines.map(|line| line.trim().to_owned()).collect();
+    assert!(!found.is_empty(), "the Dockerfile has no {instruction}");
+    found
 }
 
 /// The value of a key of the workspace.
@@ -29,46 +29,49 @@ fn of_workspace(key: &str) -> String {
 }
 
 #[test]
-fn it_is_built_with_the_rust_that_the_workspace_asks_for() {
-    let from = told("FROM");
+fn image_is_built_with_the_rust_version_of_the_workspace() {
+    let from = arguments("FROM");
     let rust = format!("rust:{}-", of_workspace("rust-version"));
     assert!(from[0].starts_with(&rust), "{} is not {rust}…", from[0]);
     for image in from {
         let image = image.split(' ').next().unwrap_or_default();
         let tag = image.rsplit_once(':').map(|(_, tag)| tag);
-        assert!(tag.is_some_and(|tag| tag != "latest"), "{image} may be anything tomorrow");
+        assert!(tag.is_some_and(|tag| tag != "latest"), "the tag of {image} is not fixed");
     }
 }
 
 #[test]
-fn it_is_what_the_pods_of_the_chart_expect() {
+fn image_matches_the_pods_of_the_chart() {
     let version = of_workspace("version");
     for size in SIZES {
         for workload in workloads(&rendered(size)) {
             let pod = &workload["spec"]["template"]["spec"];
             let security = &pod["securityContext"];
             let user = format!("{}:{}", security["runAsUser"], security["runAsGroup"]);
-            assert_eq!(told("USER"), [user], "{}", name(workload));
+            assert_eq!(arguments("USER"), [user], "{}", name(workload));
             let container = &pod["containers"][0];
-            // Its entry point is the binary; all that pods say is a role.
+            // The entry point is the binary; pods set only its arguments.
             assert!(container.get("command").is_none(), "{}", name(workload));
             let image = text(container, "/image");
             let ours = image.starts_with("faultline:");
             assert!(!ours || image == format!("faultline:{version}"), "{image}");
             for mount in list(container, "/volumeMounts").iter().filter(|m| m["name"] == "data") {
-                assert_eq!(told("WORKDIR").last().map(String::as_str), mount["mountPath"].as_str());
+                assert_eq!(
+                    arguments("WORKDIR").last().map(String::as_str),
+                    mount["mountPath"].as_str()
+                );
             }
         }
     }
 }
 
 #[test]
-fn its_entry_point_is_the_binary_and_reaches_beyond_its_own_loopback() {
+fn image_entry_point_is_the_binary_and_listens_on_all_addresses() {
     let [entry, without_arguments] = ["ENTRYPOINT", "CMD"].map(|instruction| {
-        let told = told(instruction);
-        serde_json::from_str::<Value>(&told[0]).expect("a list, as there is no shell")
+        let found = arguments(instruction);
+        serde_json::from_str::<Value>(&found[0]).expect("a list, because there is no shell")
     });
-    let copied = told("COPY");
+    let copied = arguments("COPY");
     let copied = copied.iter().find(|line| line.contains("/release/faultline "));
     let binary = copied.and_then(|line| line.rsplit(' ').next()).expect("the binary is copied");
     assert_eq!(entry, json!([binary]));
@@ -84,7 +87,7 @@ fn compose_runs_the_image_that_it_builds() {
     let roles = services.iter().filter(|(_, service)| !service["<<"].is_badvalue());
     let roles: BTreeSet<_> = roles
         .map(|(name, service)| {
-            assert!(service["image"].is_badvalue(), "{name:?} has an image of its own");
+            assert!(service["image"].is_badvalue(), "{name:?} has its own image");
             assert!(service["entrypoint"].is_badvalue(), "{name:?} does not start the binary");
             name.as_str().unwrap_or_default()
         })

@@ -1,11 +1,11 @@
-//! The chart in `deploy/helm`: what it renders is taken by Kubernetes and by KEDA, says the same as
-//! the binary's own configuration, and lets nobody do more than they need. Nothing here needs a
-//! cluster; helm itself renders, at the version that `install` pins.
+//! Tests of the Helm chart in `deploy/helm`: Kubernetes and KEDA accept its objects, the binary reads
+//! its configuration, and pods have least privilege. No cluster is needed: helm renders the chart, at
+//! the version that `install` pins.
 
 mod agreement;
-mod edges;
-mod foreign;
+mod custom_resources;
 mod image;
+mod network_policies;
 mod own_image;
 mod pods;
 mod refusals;
@@ -21,13 +21,13 @@ use std::{
 use serde_json::{Map, Value};
 use yaml_rust2::{Yaml, YamlLoader};
 
-/// Where the release goes, and what it is called there.
+/// Name and namespace of the release.
 const RELEASE: &str = "mesh";
 const NAMESPACE: &str = "agents";
-/// What the release calls its parts.
+/// Prefix of the names of its objects.
 const NAME: &str = "mesh-faultline";
 
-/// The sizes that come with the chart, and what else can be chosen in it.
+/// The sizes of the chart, and combinations of its other options.
 const SIZES: &[&[&str]] = &[
     &[],
     &["--values", "values-medium.yaml"],
@@ -49,7 +49,7 @@ const SIZES: &[&[&str]] = &[
                    "image":{"repository":"registry.example/refunds","tag":"1.2.3"},
                    "egress":[{"ports":[{"protocol":"TCP","port":443}]}]}]"#,
     ],
-    // A database that everybody's CAs vouch for, at an address of its own.
+    // A database with a public certificate, at a fixed address.
     &[
         "--values",
         "values-ha.yaml",
@@ -78,7 +78,7 @@ fn chart() -> PathBuf {
     root().join("deploy/helm/faultline")
 }
 
-/// Where the tools are. `tests/run` has installed them before; `cargo test` alone works too.
+/// The directory of the tools, which are installed if `tests/run` has not done so.
 fn installed() -> &'static Path {
     static INTO: OnceLock<PathBuf> = OnceLock::new();
     INTO.get_or_init(|| {
@@ -97,10 +97,10 @@ fn helm(args: &[&str], more: &[&str]) -> Output {
     output.expect("helm runs")
 }
 
-/// What helm says when it refuses.
+/// The error of helm for values that it refuses.
 fn refused(more: &[&str]) -> String {
     let output = helm(&["template", RELEASE, "."], more);
-    assert!(!output.status.success(), "{more:?} is taken");
+    assert!(!output.status.success(), "helm accepts {more:?}");
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -147,31 +147,32 @@ fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
-fn of_kind<'a>(objects: &'a [Value], wanted: &str) -> Vec<&'a Value> {
-    objects.iter().filter(|object| kind(object) == wanted).collect()
+fn of_kind<'a>(objects: &'a [Value], one: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| kind(object) == one).collect()
 }
 
-/// What runs pods.
+/// Objects that run pods.
 fn workloads(objects: &[Value]) -> Vec<&Value> {
     objects.iter().filter(|o| ["Deployment", "StatefulSet"].contains(&kind(o))).collect()
 }
 
-/// Whether a selector finds what has these labels.
+/// Whether a selector matches these labels.
 fn selects(selector: &Value, labels: &Value) -> bool {
-    let wanted = selector.as_object().filter(|wanted| !wanted.is_empty());
-    wanted.expect("a selector is never empty").iter().all(|(k, v)| labels.get(k) == Some(v))
+    let pairs = selector.as_object().filter(|pairs| !pairs.is_empty());
+    pairs.expect("a selector is never empty").iter().all(|(k, v)| labels.get(k) == Some(v))
 }
 
 #[test]
-fn lint_finds_nothing() {
+fn helm_lint_reports_nothing() {
     for size in SIZES {
         let output = helm(&["lint", "--strict", "."], size);
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && !said.contains("[WARNING]"), "{size:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let is_clean = output.status.success() && !printed.contains("[WARNING]");
+        assert!(is_clean, "{size:?}: {printed}");
     }
 }
 
-/// By the schemas of Kubernetes; kinds of others are not in them.
+/// Validates objects against the schemas of Kubernetes, which do not contain custom resources.
 fn validated(objects: &[Value]) -> Output {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let file = dir.path().join("objects.yaml");
@@ -182,22 +183,22 @@ fn validated(objects: &[Value]) -> Output {
 }
 
 #[test]
-fn kubernetes_takes_every_object() {
+fn kubernetes_schemas_accept_every_object() {
     for size in SIZES {
         let mut objects = rendered(size);
-        let (foreign, native): (Vec<_>, Vec<_>) =
-            objects.drain(..).partition(|object| foreign::KINDS.contains(&kind(object)));
+        let (custom, native): (Vec<_>, Vec<_>) =
+            objects.drain(..).partition(|object| custom_resources::KINDS.contains(&kind(object)));
         let output = validated(&native);
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(output.status.success(), "{size:?}: {said}");
-        assert_eq!(said.matches(" passed for resource ").count(), native.len(), "{said}");
-        assert!(size.len() < 2 || !foreign.is_empty() || size[0] == "--set", "{size:?}");
+        let printed = [output.stdout, output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        assert!(output.status.success(), "{size:?}: {printed}");
+        assert_eq!(printed.matches(" passed for resource ").count(), native.len(), "{printed}");
+        assert!(size.len() < 2 || !custom.is_empty() || size[0] == "--set", "{size:?}");
     }
 }
 
 #[test]
-fn the_checker_of_objects_sees_what_is_wrong() {
+fn schema_checker_rejects_wrong_objects() {
     for (pointer, wrong) in [
         ("/spec/replicas", Value::from("two")),
         ("/spec/template/spec/containers/0/securityContext/runAsRoot", Value::from(true)),
@@ -209,7 +210,7 @@ fn the_checker_of_objects_sees_what_is_wrong() {
     }
 }
 
-/// Puts a value where there may be none; `Null` takes it away.
+/// Sets a value, which may be absent; `Null` removes it.
 fn put(object: &mut Value, pointer: &str, value: Value) {
     let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
     let key = key.replace("~1", "/");

@@ -1,4 +1,4 @@
-//! Values that cannot work are refused before anything is installed, with what to do instead.
+//! Invalid values: helm refuses them before the installation, with a remedy.
 
 use crate::refused;
 
@@ -13,7 +13,7 @@ fn pool_with_more_agents_than_keda_may_name_is_refused() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_and_says_what_to_do() {
+fn invalid_values_are_refused_with_a_remedy() {
     for (values, says) in [
         ("coordinator.replicas=2", "SQLite has one coordinator; set store.kind to postgres"),
         ("coordinator.leaseMs=9000", "coordinator.leaseMs: it is for several coordinators"),
@@ -72,7 +72,7 @@ fn what_cannot_work_is_refused_and_says_what_to_do() {
         ),
     ] {
         let flag = if values.contains('[') { "--set-json" } else { "--set" };
-        let said = refused(&[flag, values]);
-        assert!(said.contains(says), "{values}: {said}");
+        let error = refused(&[flag, values]);
+        assert!(error.contains(says), "{values}: {error}");
     }
 }

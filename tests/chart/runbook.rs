@@ -1,4 +1,5 @@
-//! The runbook: whatever an operator has to act on is in it, and it names nothing that is not.
+//! The runbook in the README of the chart: it covers every reason and cluster alert for operators, and
+//! names no unknown reason.
 
 use std::{collections::BTreeSet, fs};
 
@@ -29,9 +30,9 @@ fn every_reason_that_an_operator_acts_on_is_in_the_runbook() {
     assert!(acts.is_subset(&named), "not in the runbook: {:?}", acts.difference(&named));
 }
 
-/// Operators have no tasks themselves: without `--all` they would be shown none.
+/// Operators have no tasks of their own: without `--all` the list would be empty.
 #[test]
-fn whoever_follows_the_runbook_is_shown_everybodys_tasks() {
+fn runbook_lists_tasks_of_all_principals() {
     let rules = fs::read_to_string(root().join("deploy/prometheus/rules.yaml"));
     for text in [runbook(), rules.expect("there are rules")] {
         let mut lists = text.split("`faultline list").skip(1).peekable();
@@ -42,7 +43,7 @@ fn whoever_follows_the_runbook_is_shown_everybodys_tasks() {
     }
 }
 
-/// What several coordinators and their database can do to each other has no reason of its own.
+/// Faults between coordinators and their database have alerts instead of reasons.
 #[test]
 fn every_alert_of_the_cluster_is_in_the_runbook() {
     let rules = root().join("deploy/prometheus/rules.yaml");

@@ -1,5 +1,5 @@
-//! Kinds that Kubernetes does not know and its schemas pass unread: they must have the form that
-//! their projects ask for, and mean something here.
+//! Custom resources of KEDA and the Prometheus operator, which the schemas of Kubernetes do not
+//! contain: their form, and their references to objects and metrics of this release.
 
 use std::fs;
 
@@ -14,11 +14,11 @@ use crate::{NAME, SIZES, kind, list, name, of_kind, put, rendered, root, text};
 pub(crate) const KINDS: [&str; 4] =
     ["ScaledObject", "TriggerAuthentication", "ServiceMonitor", "PrometheusRule"];
 
-/// A kind, its version, and its paths with what they hold.
+/// A kind, its version, and its paths with their types.
 type Form = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// The part of each kind that is used here: every path that may be there, what it holds, and
-/// whether it must. `*` is any item or key.
+/// The part of each kind that the chart uses: every allowed path and its type; `!` is required. `*` is
+/// any item or key.
 const FORMS: &[Form] = &[
     (
         "ScaledObject",
@@ -78,8 +78,8 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<(String, &'static str)>) {
         Value::Array(items) => items.iter().for_each(|item| leaves(item, &below("*"), found)),
         Value::String(_) => found.push((path.to_owned(), "text")),
         Value::Number(_) => found.push((path.to_owned(), "number")),
-        Value::Bool(_) => found.push((path.to_owned(), "yes or no")),
-        Value::Null => found.push((path.to_owned(), "nothing")),
+        Value::Bool(_) => found.push((path.to_owned(), "boolean")),
+        Value::Null => found.push((path.to_owned(), "null")),
     }
 }
 
@@ -91,13 +91,13 @@ fn fits(pattern: &str, path: &str) -> bool {
             // Keys of labels and annotations may have dots in them.
             (Some("*"), Some(_)) if pattern.peek().is_none() => return true,
             (Some("*"), Some(_)) => {}
-            (Some(wanted), Some(is)) if wanted == is => {}
+            (Some(expected), Some(actual)) if expected == actual => {}
             _ => return false,
         }
     }
 }
 
-/// What does not have its form.
+/// Differences of an object from its form.
 fn deformed(object: &Value) -> Vec<String> {
     let (_, version, form) =
         FORMS.iter().find(|form| form.0 == kind(object)).expect("a known kind");
@@ -107,15 +107,15 @@ fn deformed(object: &Value) -> Vec<String> {
     }
     let mut found = Vec::new();
     leaves(&object["spec"], "spec", &mut found);
-    for (path, is) in &found {
+    for (path, actual) in &found {
         let known = form.iter().find(|(pattern, _)| fits(pattern, path));
         match known {
-            Some((_, wanted)) if wanted.trim_end_matches('!') == *is => {}
-            Some((_, wanted)) => wrong.push(format!("{path} is {is}, not {wanted}")),
+            Some((_, expected)) if expected.trim_end_matches('!') == *actual => {}
+            Some((_, expected)) => wrong.push(format!("{path} is {actual}, not {expected}")),
             None => wrong.push(format!("{path} is not known")),
         }
     }
-    for (pattern, _) in form.iter().filter(|(_, wanted)| wanted.ends_with('!')) {
+    for (pattern, _) in form.iter().filter(|(_, expected)| expected.ends_with('!')) {
         if !found.iter().any(|(path, _)| fits(pattern, path)) {
             wrong.push(format!("{pattern} is missing"));
         }
@@ -124,7 +124,7 @@ fn deformed(object: &Value) -> Vec<String> {
 }
 
 #[test]
-fn objects_of_others_have_the_form_that_their_projects_ask_for() {
+fn custom_resources_match_their_forms() {
     let mut seen = std::collections::BTreeSet::new();
     for size in SIZES {
         for object in rendered(size).iter().filter(|object| KINDS.contains(&kind(object))) {
@@ -140,7 +140,7 @@ fn objects_of_others_have_the_form_that_their_projects_ask_for() {
 }
 
 #[test]
-fn the_check_of_forms_sees_what_is_wrong() {
+fn form_check_rejects_wrong_custom_resources() {
     let objects = rendered(SIZES[1]);
     for (pointer, value, says) in [
         ("/spec/triggers/0/metadata/slots", json!(64), "is number, not text!"),
@@ -151,13 +151,12 @@ fn the_check_of_forms_sees_what_is_wrong() {
         let mut object = of_kind(&objects, "ScaledObject")[0].clone();
         put(&mut object, pointer, value);
         let found = deformed(&object);
-        assert!(found.iter().any(|what| what.contains(says)), "{pointer}: {found:?}");
+        assert!(found.iter().any(|problem| problem.contains(says)), "{pointer}: {found:?}");
     }
 }
 
-/// A pool is scaled by one of them, or by nobody.
 #[test]
-fn whoever_scales_a_pool_does_it_alone() {
+fn each_pool_has_at_most_one_scaler() {
     for (size, by) in SIZES.iter().zip(["", "ScaledObject", "ScaledObject", "HPA", "", "HPA"]) {
         let objects = rendered(size);
         let scaled = of_kind(&objects, "ScaledObject");
@@ -168,16 +167,16 @@ fn whoever_scales_a_pool_does_it_alone() {
             let is = |o: &&&Value| text(o, "/spec/scaleTargetRef/name") == name(pool);
             let scalers = scaled.iter().filter(is).count() + hpas.iter().filter(is).count();
             assert_eq!(scalers, usize::from(!by.is_empty()), "{size:?}: {}", name(pool));
-            // Said as well, each upgrade of the release would undo what the scaler did.
+            // A fixed number of replicas would undo the scaling with each upgrade.
             assert_eq!(pool["spec"]["replicas"].is_null(), scalers == 1, "{}", name(pool));
         }
     }
 }
 
-/// Two releases in a namespace do not start workers for each other's tasks. Prometheus's operator
-/// puts the name of the service that it scrapes into the label `service`.
+/// Two releases in a namespace do not start workers for each other's tasks. The Prometheus operator
+/// sets the label `service` to the name of the scraped service.
 #[test]
-fn an_hpa_reads_what_was_scraped_from_its_own_release() {
+fn hpa_reads_metrics_of_its_own_release_only() {
     let of = |objects: &[Value]| -> Vec<Value> {
         let hpas = of_kind(objects, "HorizontalPodAutoscaler").into_iter();
         hpas.map(|hpa| hpa["spec"]["metrics"][0]["external"]["metric"]["selector"].clone())
@@ -193,14 +192,14 @@ fn an_hpa_reads_what_was_scraped_from_its_own_release() {
     let selectors = of(&objects);
     assert_eq!(selectors.len(), 2);
     assert!(selectors.iter().all(|s| s["matchLabels"] == labels), "{selectors:?}");
-    // Who scrapes otherwise may have no such label.
+    // Other ways to scrape may not set this label.
     let otherwise = of(&rendered(&[SIZES[3], &["--set", "serviceMonitor.enabled=false"]].concat()));
     assert!(otherwise.iter().all(|s| s.get("matchLabels").is_none()), "{otherwise:?}");
 }
 
-/// What stands in a trigger is what the coordinator takes and answers.
+/// The metadata of the trigger is valid for the coordinator.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_coordinator_understands_the_trigger() {
+async fn coordinator_answers_the_keda_trigger() {
     let dir = tempfile::tempdir().expect("there is room for a temporary directory");
     let mesh = faultline::LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
     let dial = Dial { address: format!("http://{}", mesh.hub_addr()), ..Dial::default() };
@@ -211,18 +210,18 @@ async fn the_coordinator_understands_the_trigger() {
             let trigger = &object["spec"]["triggers"][0];
             assert_eq!(trigger["type"], "external-push");
             let metadata = trigger["metadata"].as_object().expect("it has some");
-            // Any coordinator answers for all of them, so it asks where one of them is found.
+            // Every coordinator answers for all, so the service of all is dialled.
             let address = format!("{NAME}-coordinator.agents.svc:8081");
             assert_eq!(metadata["scalerAddress"], json!(address));
             let pair = |(k, v): (&String, &Value)| (k.clone(), v.as_str().unwrap().to_owned());
             let scaler_metadata = metadata.iter().map(pair).collect();
             let asked = ScaledObjectRef { scaler_metadata, ..ScaledObjectRef::default() };
-            let spec = scaler.get_metric_spec(asked.clone()).await.expect("it is understood");
+            let spec = scaler.get_metric_spec(asked.clone()).await.expect("it is answered");
             let slots = metadata["slots"].as_str().unwrap();
             assert_eq!(spec.get_ref().metric_specs[0].target_size.to_string(), slots);
-            assert!(!scaler.is_active(asked).await.expect("it is understood").get_ref().result);
+            assert!(!scaler.is_active(asked).await.expect("it is answered").get_ref().result);
         }
-        // Whoever speaks TLS to it must know its CA.
+        // With TLS, KEDA needs the CA of the coordinator.
         let secure = !of_kind(&objects, "TriggerAuthentication").is_empty();
         let referred = &of_kind(&objects, "ScaledObject")[0]["spec"]["triggers"][0];
         assert_eq!(referred.get("authenticationRef").is_some(), secure, "{size:?}");
@@ -231,18 +230,18 @@ async fn the_coordinator_understands_the_trigger() {
             assert_eq!(auth["spec"]["secretTargetRef"][0]["parameter"], "caCert");
         }
     }
-    mesh.stop().await.expect("it leaves in order");
+    mesh.stop().await.expect("it drains");
 }
 
 #[test]
-fn prometheus_is_led_to_every_pod_and_given_the_rules_of_the_house() {
+fn service_monitor_selects_every_pod_and_rules_are_complete() {
     let objects = rendered(SIZES[1]);
     let monitor = of_kind(&objects, "ServiceMonitor")[0];
     let services = of_kind(&objects, "Service");
     let found = services.iter().filter(|service| {
         crate::selects(&monitor["spec"]["selector"]["matchLabels"], &service["metadata"]["labels"])
     });
-    let [service] = found.collect::<Vec<_>>()[..] else { panic!("one service is meant") };
+    let [service] = found.collect::<Vec<_>>()[..] else { panic!("one service is selected") };
     assert_eq!(service["spec"]["ports"][0]["name"], monitor["spec"]["endpoints"][0]["port"]);
     for workload in crate::workloads(&objects) {
         let labels = &workload["spec"]["template"]["metadata"]["labels"];
@@ -252,7 +251,7 @@ fn prometheus_is_led_to_every_pod_and_given_the_rules_of_the_house() {
     let rules = fs::read_to_string(rules).expect("there are rules");
     let rules = crate::json(&YamlLoader::load_from_str(&rules).expect("it is YAML")[0]);
     assert_eq!(of_kind(&objects, "PrometheusRule")[0]["spec"]["groups"], rules["groups"]);
-    // The rules know the mesh by its job.
+    // The rules select the mesh by the label `job`.
     let relabelings = list(&monitor["spec"]["endpoints"][0], "/relabelings");
     assert_eq!(relabelings, [json!({"targetLabel": "job", "replacement": "faultline"})]);
 }

@@ -1,4 +1,4 @@
-//! Who may talk to whom. The policies must allow the edges that ARCHITECTURE.md draws and no other.
+//! Network policies: they allow exactly the connections that ARCHITECTURE.md draws.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{SIZES, list, name, of_kind, rendered, selects, workloads};
 
-/// One edge, seen from the pod whose policy allows it.
+/// One allowed connection: role of the pod, direction, peer and port.
 type Edge = (String, &'static str, String, u64);
 
 fn edges(objects: &[Value]) -> BTreeSet<Edge> {
@@ -18,7 +18,7 @@ fn edges(objects: &[Value]) -> BTreeSet<Edge> {
         {
             for rule in list(policy, rules) {
                 let peers = match list(rule, &format!("/{peers}")) {
-                    [] => vec!["anybody".to_owned()],
+                    [] => vec!["any".to_owned()],
                     peers => peers.iter().map(peer).collect(),
                 };
                 for (peer, port) in peers
@@ -44,7 +44,10 @@ fn peer(peer: &Value) -> String {
         (Some(namespace), _) => format!("namespace {namespace}"),
         (_, Some("0.0.0.0/0")) => {
             let private = list(peer, "/ipBlock/except");
-            assert!(private.contains(&json!("169.254.0.0/16")), "metadata of clouds is not public");
+            assert!(
+                private.contains(&json!("169.254.0.0/16")),
+                "cloud metadata addresses are excluded"
+            );
             "public".to_owned()
         }
         (_, Some("2000::/3")) => "public, of IPv6".to_owned(),
@@ -55,7 +58,7 @@ fn peer(peer: &Value) -> String {
 
 fn expected(keda: bool, postgres: Option<(&str, u64)>) -> BTreeSet<Edge> {
     let mut all = vec![
-        ("gateway", "from", "anybody", 8080),
+        ("gateway", "from", "any", 8080),
         ("gateway", "to", "coordinator", 8081),
         ("worker", "to", "coordinator", 8081),
         ("coordinator", "from", "gateway", 8081),
@@ -72,7 +75,7 @@ fn expected(keda: bool, postgres: Option<(&str, u64)>) -> BTreeSet<Edge> {
     if keda {
         all.push(("coordinator", "from", "namespace keda", 8081));
     }
-    // Coordinators meet there, and nowhere else: none has an edge to another.
+    // Coordinators communicate through the database only.
     if let Some((database, port)) = postgres {
         all.push(("coordinator", "to", database, port));
     }
@@ -80,26 +83,30 @@ fn expected(keda: bool, postgres: Option<(&str, u64)>) -> BTreeSet<Edge> {
 }
 
 #[test]
-fn the_edges_of_the_design_are_allowed_and_no_others() {
+fn policies_allow_exactly_the_designed_connections() {
     assert_eq!(edges(&rendered(SIZES[0])), expected(false, None));
     assert_eq!(edges(&rendered(SIZES[1])), expected(true, None));
-    assert_eq!(edges(&rendered(SIZES[2])), expected(true, Some(("anybody", 5432))));
-    assert_eq!(edges(&rendered(SIZES[3])), expected(false, None), "an HPA asks nobody here");
+    assert_eq!(edges(&rendered(SIZES[2])), expected(true, Some(("any", 5432))));
+    assert_eq!(
+        edges(&rendered(SIZES[3])),
+        expected(false, None),
+        "an HPA needs no connection to the coordinator"
+    );
     assert_eq!(edges(&rendered(SIZES[5])), expected(false, Some(("10.20.0.0/24", 6432))));
 }
 
 #[test]
-fn telemetry_and_the_agents_of_a_pool_have_edges_of_their_own() {
+fn telemetry_and_pool_egress_add_connections() {
     let edges = edges(&rendered(SIZES[4]));
     for role in ["gateway", "coordinator", "worker"] {
-        assert!(edges.contains(&(role.to_owned(), "to", "anybody".to_owned(), 4317)), "{edges:?}");
+        assert!(edges.contains(&(role.to_owned(), "to", "any".to_owned(), 4317)), "{edges:?}");
     }
-    assert!(edges.contains(&("worker".to_owned(), "to", "anybody".to_owned(), 443)), "{edges:?}");
+    assert!(edges.contains(&("worker".to_owned(), "to", "any".to_owned(), 443)), "{edges:?}");
 }
 
-/// Where the collector's address names no port, the binary takes the usual one of its scheme.
+/// Without a port in the endpoint, the binary dials the default port of its scheme.
 #[test]
-fn the_edge_to_the_collector_is_where_the_binary_dials() {
+fn collector_egress_uses_the_port_that_the_binary_dials() {
     for (endpoint, port) in [
         ("http://collector:4317", 4317),
         ("http://collector2", 80),
@@ -110,14 +117,14 @@ fn the_edge_to_the_collector_is_where_the_binary_dials() {
         let endpoint = format!("otlp.endpoint={endpoint}");
         let mut expected = expected(false, None);
         for role in ["gateway", "coordinator", "worker"] {
-            expected.insert((role.to_owned(), "to", "anybody".to_owned(), port));
+            expected.insert((role.to_owned(), "to", "any".to_owned(), port));
         }
         assert_eq!(edges(&rendered(&["--set", &endpoint])), expected, "{endpoint}");
     }
 }
 
 #[test]
-fn no_pod_is_without_a_policy() {
+fn every_pod_has_one_policy() {
     for size in SIZES {
         let objects = rendered(size);
         let policies = of_kind(&objects, "NetworkPolicy");
