@@ -10,13 +10,13 @@ pub use faultline_chassis::Exit;
 /// The exit codes as `--help` lists them.
 pub(crate) const HELP: &str = "\
 Exit codes:
-  0   it went well
+  0   success
   3   the task waits for an answer
   64  the command line is wrong
   65  the input is wrong: change it before trying again
-  69  unavailable: nobody serves this right now
-  70  it failed, and trying again would not help or may do the work twice
-  75  it failed, and trying again may help
+  69  unavailable: no service answers right now
+  70  failed: a retry would not help, or may do the work twice
+  75  failed: a retry may help
   77  denied
   78  the configuration is wrong";
 

@@ -17,15 +17,15 @@ use crate::{
 
 const EXAMPLES: &str = "\
 Examples:
-  faultline explain                     every reason there is
-  faultline explain RATE_LIMITED        what it means, whether to retry, who acts
-  faultline explain 0199a1b2-…          a task: what broke, the way there, what to do";
+  faultline explain                     every reason
+  faultline explain RATE_LIMITED        its meaning, the retry class, the party that acts
+  faultline explain 0199a1b2-…          a task: the origin of its failure, the path, the advice";
 
-/// Explain a reason, or what happened to a task and why.
+/// Explain a reason, or the history of a task and its failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// A task's id or a reason's name. Without it, every reason is listed.
+    /// The id of a task or the name of a reason. Without it, every reason is listed.
     #[arg(value_name = "TASK-OR-REASON")]
     what: Option<String>,
     #[command(flatten)]

@@ -23,10 +23,11 @@ Examples:
   faultline failures --since 2d
   faultline failures --json | jq '.failures[0].lastTaskId'
 
-A failure counts once, however many tasks it ended on its way up; FAILURES and TASKS are both
-shown. `faultline list --all --reason REASON --origin AGENT` lists the tasks of a row.";
+A failure counts once in FAILURES, although it may end several tasks on its path to the caller;
+TASKS counts those.
+`faultline list --all --reason REASON --origin AGENT` lists the tasks of a row.";
 
-/// Show what failed: root reasons and the agents they come from, the most frequent first.
+/// Show failures by root reason and originating agent, the most frequent first.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

@@ -34,8 +34,8 @@ pub(crate) struct Args {
     /// The address for clients; port 0 takes any free one [default: 127.0.0.1:8080].
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// The coordinators, separated by commas; a name stands for every address it resolves to [default:
-    /// http://127.0.0.1:8081].
+    /// The coordinators, separated by commas; a name stands for every address it resolves to
+    /// [default: http://127.0.0.1:8081].
     #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
     /// The URL at which clients reach this gateway, for agent cards [default: its address].

@@ -7,7 +7,7 @@ Examples:
   faultline get 0199a1b2-…
   faultline get --json 0199a1b2-… | jq .status.state";
 
-/// Show a task: its state, its artifacts and, if it failed, why.
+/// Show a task: its state, its artifacts and its failure.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

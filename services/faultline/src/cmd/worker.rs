@@ -25,8 +25,8 @@ its tasks have ended.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// The coordinators, separated by commas; a name stands for every address it resolves to [default:
-    /// http://127.0.0.1:8081].
+    /// The coordinators, separated by commas; a name stands for every address it resolves to
+    /// [default: http://127.0.0.1:8081].
     #[arg(long, value_name = "URLS")]
     coordinator: Option<String>,
     /// The built-in agents to run, separated by commas [default: echo].

@@ -16,12 +16,11 @@ use crate::{
     },
 };
 
-/// One reason with all of its facts.
-/// The actor of a reason whose advice names another party for another place of failure.
+/// The actor of a reason for which the advice depends on the place of the failure.
 const DEPENDS: &str = "depends on where it failed: see the task's advice";
 
-/// The party that the advice names at every place at which this reason may arise. `None`: the
-/// advice names several.
+/// The party that the advice names, if it is the same at every place at which this reason may
+/// arise; otherwise `None`.
 fn actor(row: &'static Reason) -> Option<String> {
     let born = |agent: &str, service: &str| {
         let origin = Origin { agent: agent.into(), service: service.into(), ..Origin::default() };
@@ -49,6 +48,7 @@ fn actor(row: &'static Reason) -> Option<String> {
     })
 }
 
+/// One reason with all of its facts.
 pub(crate) fn card(row: &'static Reason, style: Style) -> String {
     let facts = [
         ("domain", row.domain.to_owned()),

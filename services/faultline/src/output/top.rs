@@ -259,8 +259,8 @@ fn divide_rows(wants: [usize; 3], lines: usize) -> [usize; 3] {
     given
 }
 
-/// The rows that fit, in their order, and the number of hidden rows. Rows that matter are preferred;
-/// the line with the number of hidden rows takes the place of one.
+/// The rows that fit, in their order, and the number of hidden rows. Rows that matter are
+/// preferred; the line with the number of hidden rows takes the place of one.
 fn select_rows<T>(all: &[T], room: usize, matters: impl Fn(&T) -> bool) -> (Vec<&T>, usize) {
     if all.len() <= room {
         return (all.iter().collect(), 0);

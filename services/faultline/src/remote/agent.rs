@@ -221,8 +221,8 @@ impl RemoteAgent {
         if let Some(left) = cx.remaining() {
             sender = sender.with_header(TIMEOUT_HEADER, (left.as_millis() as u64).into());
         }
-        // The metadata key makes the client retry, which is safe only if the server stores keys; for
-        // other servers the header is a hint.
+        // The metadata key makes the client retry, which is safe only if the server stores keys;
+        // for other servers the header is a hint.
         if keeps_keys(client) {
             let metadata = request.metadata.get_or_insert_default();
             let key = Value { kind: Some(Kind::StringValue(key)) };

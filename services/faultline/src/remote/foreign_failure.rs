@@ -42,15 +42,15 @@ pub(super) fn to_error(agent: &str, peer: &str, error: client::Error) -> Error {
             problem: CardProblem::OtherOrigin { card, called }, ..
         } => {
             let text = format!(
-                "the card at {card} leads to {called}, where the token is not sent: the operator of \
-                 this mesh may add that to `remote.{agent}.allow_origins`"
+                "the card at {card} leads to {called}, where the token is not sent: the operator \
+                 of this mesh may add that to `remote.{agent}.allow_origins`"
             );
             misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
         }
         client::Error::InvalidCard { problem: CardProblem::NotPublic { card, called }, .. } => {
             let text = format!(
-                "the card at {card} leads to {called}, which is not a public address: the operator of \
-                 this mesh may add that to `remote.{agent}.allow_origins`"
+                "the card at {card} leads to {called}, which is not a public address: the \
+                 operator of this mesh may add that to `remote.{agent}.allow_origins`"
             );
             misconfigured(&reason::INVALID_AGENT_RESPONSE, text)
         }
@@ -103,8 +103,8 @@ fn call_failed(agent: &str, peer: &str, failure: Failure) -> Error {
         };
         let text = format!("remote agent '{agent}': {}", failure.public_message);
         let mut error = Error::new(row).because(text);
-        // An idempotency key protects the call and not the work: the agent's setting decides about a
-        // second run.
+        // An idempotency key protects the call and not the work: the agent's setting decides about
+        // a second run.
         if let Some(retryable) = failure.retryable.filter(|_| !failure.repeat_with_key) {
             error = error.retryable(retryable);
         }

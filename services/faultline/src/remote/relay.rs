@@ -1,5 +1,6 @@
 //! Conversion of messages at the boundary of the mesh: messages and answers outward, questions and
-//! artifacts inward. Metadata keys of this mesh are removed in both directions. Must not do any I/O.
+//! artifacts inward. Metadata keys of this mesh are removed in both directions. Must not do any
+//! I/O.
 
 use std::time::{Duration, SystemTime};
 

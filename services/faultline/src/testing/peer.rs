@@ -1,5 +1,5 @@
-//! A scripted A2A server with fault injection, for tests of clients and of remote agents. It records
-//! the requests that it receives.
+//! A scripted A2A server with fault injection, for tests of clients and of remote agents. It
+//! records the requests that it receives.
 
 use std::{
     collections::VecDeque,

@@ -1,7 +1,7 @@
 //! `faultline bench`: benchmarks of the mesh on this machine. The mesh and a bare chain of the same
 //! hops run as processes of this binary, and load is applied to both in turns; the ratio is the
-//! relevant figure, because machines are noisy. Speed is reported and not asserted; a failed request
-//! is an error.
+//! relevant figure, because machines are noisy. Speed is reported and not asserted; a failed
+//! request is an error.
 //!
 //! Folders, each of which may use those before it: roles, load, figures, chain, sections.
 
@@ -73,9 +73,11 @@ enum Section {
     Json,
     /// Memory with many stored tasks, and the time to serve again after kill -9.
     Recovery,
-    /// 2,000 subscribers of 200 tasks: whether all see the same events, and the memory of an idle one.
+    /// 2,000 subscribers of 200 tasks: whether all see the same events, and the memory of an idle
+    /// one.
     Streams,
-    /// One cancel of a root with 500 live descendants on 20 workers: the time until all have stopped.
+    /// One cancel of a root with 500 live descendants on 20 workers: the time until all have
+    /// stopped.
     Cancel,
     /// Three hops that fail at the bottom, against three that succeed: the CPU of each.
     Failing,
@@ -123,7 +125,8 @@ struct Report {
 }
 
 impl Args {
-    /// Measures and prints. One thread only: the load generator shares the machine with the servers.
+    /// Measures and prints. One thread only: the load generator shares the machine with the
+    /// servers.
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
         let measured = crate::service::runtime(1).context("no runtime")?.block_on(self.measure());
         progress("");

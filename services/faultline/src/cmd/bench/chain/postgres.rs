@@ -1,5 +1,5 @@
-//! The PostgreSQL server of a section: a temporary database on it, and the CPU time of the server if
-//! it runs on this machine.
+//! The PostgreSQL server of a section: a temporary database on it, and the CPU time of the server
+//! if it runs on this machine.
 
 use std::time::Duration;
 
@@ -33,8 +33,8 @@ impl Postgres {
         self.database.url()
     }
 
-    /// Vacuums and analyses the database, as PostgreSQL's autovacuum would have done while the store
-    /// grew.
+    /// Vacuums and analyses the database, as PostgreSQL's autovacuum would have done while the
+    /// store grew.
     pub(crate) async fn settle(&self) -> anyhow::Result<()> {
         self.database.settle().await.context("cannot vacuum the database of the bench")
     }

@@ -1,5 +1,5 @@
-//! A closed-loop load generator: each connection sends its next request when it has the response. It
-//! checks every response and uses little CPU, because it shares the machine with the servers.
+//! A closed-loop load generator: each connection sends its next request when it has the response.
+//! It checks every response and uses little CPU, because it shares the machine with the servers.
 
 use std::{
     net::SocketAddr,

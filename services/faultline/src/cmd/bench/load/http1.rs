@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client: one request at a time on a persistent connection, and responses with a
-//! length or in chunks. Any other response is an error.
+//! A minimal HTTP/1.1 client: one request at a time on a persistent connection, and responses with
+//! a length or in chunks. Any other response is an error.
 
 use std::{io, net::SocketAddr, ops::Range};
 

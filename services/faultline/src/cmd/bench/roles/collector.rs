@@ -1,5 +1,5 @@
-//! A span collector: it receives OTLP over gRPC, decodes only as much as counting needs, and reports
-//! the count by HTTP GET.
+//! A span collector: it receives OTLP over gRPC, decodes only as much as counting needs, and
+//! reports the count by HTTP GET.
 
 use std::{
     sync::{

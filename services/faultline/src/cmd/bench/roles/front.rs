@@ -1,5 +1,5 @@
-//! The first hop of the bare chain: axum, JSON-RPC and ProtoJSON as in the gateway, and a call to the
-//! middle. It validates no more than it needs.
+//! The first hop of the bare chain: axum, JSON-RPC and ProtoJSON as in the gateway, and a call to
+//! the middle. It validates no more than it needs.
 
 use std::{
     collections::HashMap,

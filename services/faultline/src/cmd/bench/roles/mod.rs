@@ -1,6 +1,6 @@
-//! `faultline bench-role`: the processes that the bench starts, as a hidden command. The processes of
-//! the bare chain use the same kind of runtime as the services that they replace. All of them end
-//! with the bench.
+//! `faultline bench-role`: the processes that the bench starts, as a hidden command. The processes
+//! of the bare chain use the same kind of runtime as the services that they replace. All of them
+//! end with the bench.
 //!
 //! May use: nothing of the other folders of the bench.
 

@@ -1,6 +1,6 @@
-//! What a stop costs: one cancel of a root with hundreds of live descendants, on many workers. The
-//! workers run in this process, attached over sockets like any others, so that the moment at which
-//! an agent hears of it is seen and not asked for.
+//! The cost of cancellation: one cancel of a root task with hundreds of live descendants on many
+//! workers. The workers run in this process, attached over sockets, so that the time at which each
+//! agent receives the stop is observed directly.
 
 use std::{
     fmt::Write,
@@ -32,28 +32,29 @@ use crate::cmd::bench::{
 };
 
 const WORKERS: usize = 20;
-/// A root, below it so many, and below each of those so many: 500 in all.
+/// The subtasks of the root, and the subtasks of each of them: 500 descendants in total.
 const BRANCHES: usize = 20;
 const LEAVES: usize = 24;
 const TASKS: usize = 1 + BRANCHES + BRANCHES * LEAVES;
 const ROUNDS: usize = 5;
-/// How soon every task has to be canceled in the store, and when nothing may run any more.
+/// Bound on the time until every task is canceled in the store, and on the time until no agent
+/// runs.
 const STORED_MAX: Duration = Duration::from_secs(1);
 const QUIET_AFTER: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What the agents do and hear.
+/// The observations of the agents. The agents update it; the section reads and resets it.
 #[derive(Default)]
 struct StopObserver {
-    /// Agents that have begun, and those that still run.
+    /// The number of agents that have begun, and of those that still run.
     begun: AtomicUsize,
     running: AtomicUsize,
-    /// When each was told to stop.
+    /// The time at which each agent received the stop.
     notified: Mutex<Vec<Instant>>,
 }
 
-/// Counted for as long as it lives.
+/// A guard that counts an agent as running.
 struct RunningGuard<'a>(&'a StopObserver);
 
 impl Drop for RunningGuard<'_> {
@@ -62,7 +63,7 @@ impl Drop for RunningGuard<'_> {
     }
 }
 
-/// Gives work to `below` others and waits for them; the last wait for ever.
+/// An agent that delegates to `below` others and waits for them; the leaves wait for ever.
 struct Node {
     next: &'static str,
     below: usize,
@@ -82,8 +83,8 @@ impl Agent for Node {
         tokio::select! {
             biased;
             () = cx.cancelled() => {
-                let mut notified = self.observer.notified.lock().unwrap_or_else(PoisonError::into_inner);
-                notified.push(Instant::now());
+                let notified = self.observer.notified.lock();
+                notified.unwrap_or_else(PoisonError::into_inner).push(Instant::now());
                 Ok(())
             }
             done = work => done,
@@ -100,7 +101,7 @@ impl StopObserver {
             .offer(Offer::new("leaf", node("", 0)))
     }
 
-    /// Before the next round.
+    /// Resets the observations before the next round.
     fn reset(&self) {
         self.begun.store(0, SeqCst);
         self.notified.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -111,14 +112,14 @@ impl StopObserver {
     }
 }
 
-/// One cancel, each time counted from the moment it was sent.
+/// The times of one cancel, counted from its send.
 struct Round {
     answered: Duration,
     stored: Duration,
     notified: Duration,
-    /// Of the servers, which says what it cost also where others keep the machine busy.
+    /// The CPU time of the servers, which other load on the machine affects less.
     cpu: Option<Duration>,
-    /// Tasks that are not canceled and agents that run when all should be quiet.
+    /// The number of tasks not canceled and of agents running after `QUIET_AFTER`.
     left: usize,
 }
 
@@ -130,7 +131,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
     let workers = attach(&observer, &coordinator).await?;
     wait_until("all workers are attached", async || {
         let (attached, _) = attached_and_used(mesh.address).await?;
-        // And the one that every mesh of the bench has.
+        // Every mesh of the bench has one more worker.
         Ok((attached == WORKERS + 1).then_some(()))
     })
     .await?;
@@ -144,7 +145,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
     Ok(report(&rounds))
 }
 
-/// Workers that are gone when what is returned is.
+/// Attaches workers. A drop of the handles stops them.
 async fn attach(
     observer: &Arc<StopObserver>,
     coordinator: &str,
@@ -216,7 +217,7 @@ async fn wait_until<T>(
     bail!("not in time: {what}")
 }
 
-/// How many tasks the store has in a state.
+/// The number of stored tasks in a state.
 async fn count_in_state(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> {
     let params = json!({ "status": format!("TASK_STATE_{state}"), "pageSize": 1 });
     let list = call(mesh, &request("/", "ListTasks", &params)).await?;
@@ -224,7 +225,7 @@ async fn count_in_state(mesh: SocketAddr, state: &str) -> anyhow::Result<usize> 
     Ok(total.with_context(|| format!("no list: {list}"))? as usize)
 }
 
-/// How many workers are attached, and how many of their slots are taken.
+/// The number of attached workers and of their used slots.
 async fn attached_and_used(mesh: SocketAddr) -> anyhow::Result<(usize, usize)> {
     let workers = call(mesh, &post("/mesh/Workers", &json!({}))).await?;
     let workers = workers["workers"].as_array().context("no workers")?;
@@ -247,7 +248,8 @@ fn report(rounds: &[Round]) -> Report {
     for round in rounds {
         let _ = writeln!(
             text,
-            "  answered after {}, all canceled in the store after {}, all agents notified after {}{}",
+            "  answered after {}, all canceled in the store after {}, all agents notified after \
+             {}{}",
             human(round.answered),
             human(round.stored),
             human(round.notified),

@@ -1,5 +1,6 @@
-//! Several coordinators on one PostgreSQL, and more and more workers: what each adds. Everything
-//! shares this machine, so CPU is told beside the speed, and the ratios are of one run.
+//! Scaling: several coordinators on one PostgreSQL, and an increasing number of workers. All
+//! processes share this machine, so CPU is reported beside the throughput, and ratios compare
+//! figures of the same run.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -30,16 +31,16 @@ use crate::cmd::bench::{
 
 const CONCURRENCY: u16 = 64;
 const COORDINATORS: [usize; 3] = [1, 2, 3];
-/// Of a mesh whose coordinators are counted; each has slots for all that is asked at once.
+/// The number of workers while coordinators are varied; each has slots for all concurrent requests.
 const ECHO_WORKERS: usize = 6;
 const WORKERS: [usize; 5] = [1, 2, 4, 8, 16];
-/// What each of the workers does that are counted: it waits, and few may at once.
+/// The slots and the script of each worker while workers are varied.
 const SLOTS: u32 = 4;
 const WORK: &str = "sleep 50ms; chunk done";
-/// Asked at once for each slot, so that there is always something to take.
+/// The number of concurrent requests per slot, so that the queues are never empty.
 const ASKED_PER_SLOT: u32 = 2;
 const STRETCHES: u32 = 4;
-/// Before a mesh counts as ready.
+/// The number of successful requests before a mesh counts as ready.
 const ANSWERS: usize = 20;
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -51,36 +52,36 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", postgres::HELP))]
 pub(crate) struct Options {
-    /// A server at which databases may be made.
+    /// A PostgreSQL server on which databases may be created.
     #[arg(long, value_name = "URL")]
     postgres: String,
-    /// How many coordinators share the store.
+    /// The numbers of coordinators that share the store.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = COORDINATORS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=16))]
     coordinators: Vec<usize>,
-    /// How many workers wait for the same.
+    /// The numbers of workers.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = WORKERS,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
     workers: Vec<usize>,
 }
 
-/// What is compared.
+/// The mesh that is compared.
 #[derive(Clone, Copy)]
 struct Topology {
-    /// `None`: on SQLite, with one coordinator.
+    /// `None`: one coordinator on SQLite.
     coordinators: Option<usize>,
     attached: Attached,
 }
 
-/// What one mesh did.
+/// The figures of one mesh, computed once after its load.
 struct Point {
-    /// `None`: on SQLite, with one coordinator.
+    /// `None`: one coordinator on SQLite.
     coordinators: Option<usize>,
     workers: usize,
     attached: Attached,
     concurrency: u16,
     figures: Figures,
-    /// CPU of PostgreSQL, ms per 1000 requests.
+    /// The CPU time of PostgreSQL in ms per 1000 requests.
     database: Option<f64>,
     busy: CpuTime,
 }
@@ -96,7 +97,7 @@ pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report
     Ok(report(disk, &coordinator_scaling, &worker_scaling))
 }
 
-/// One side of a comparison, with what it has done so far.
+/// One mesh of a comparison with its counts so far. `drive` updates them after each period.
 struct MeshUnderLoad {
     chain: Chain,
     database: Option<Postgres>,
@@ -114,7 +115,7 @@ impl MeshUnderLoad {
         request: Arc<[u8]>,
         concurrency: u16,
     ) -> anyhow::Result<Self> {
-        // Coordinators hear of agents one by one, and a gateway asks them in turn.
+        // Coordinators learn of agents one after the other, and a gateway calls them in turn.
         for _ in 0..ANSWERS {
             chain.first_answer(&request).await?;
         }
@@ -152,7 +153,7 @@ impl MeshUnderLoad {
     }
 }
 
-/// The same load for one coordinator on SQLite and some on PostgreSQL, in turns.
+/// The same load on one coordinator with SQLite and on several with PostgreSQL, in turns.
 async fn coordinator_scaling(
     dir: &Path,
     options: &Options,
@@ -204,7 +205,7 @@ async fn coordinator_scaling(
     Ok(points)
 }
 
-/// More and more workers of one mesh.
+/// Load on one mesh with an increasing number of workers.
 async fn worker_scaling(
     dir: &Path,
     options: &Options,
@@ -337,7 +338,8 @@ fn report(disk: Fsync, coordinator_scaling: &[Point], worker_scaling: &[Point]) 
     Report { text, json, failed }
 }
 
-/// Rps, p50, p99, CPU of the mesh and of PostgreSQL, and how busy the machine was.
+/// Requests per second, p50, p99, CPU of the mesh and of PostgreSQL, and the utilization of the
+/// machine.
 fn cells(point: &Point) -> Vec<String> {
     let database = point.database.map_or("-".to_owned(), |cpu| format!("{cpu:.1}"));
     point.figures.cells().into_iter().chain([database, point.busy.cell()]).collect()

@@ -1,5 +1,5 @@
-//! The mesh against a bare chain of the same hops, in the same run: rps, latency, CPU, and the
-//! ratio of the two.
+//! The mesh against a bare chain of the same hops in the same run: requests per second, latency,
+//! CPU, and their ratio.
 
 use std::fmt::Write;
 
@@ -34,7 +34,7 @@ impl Point {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
-    // Declared first, so that it goes last: what still runs must not lose its files.
+    // Declared first and so dropped last: running processes must not lose their files.
     let scratch = ScratchDir::new("bench")?;
     progress("measuring the disk");
     let disk = fsync(scratch.path())?;
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
     Ok(report(disk, &points, &answers))
 }
 
-/// Frames and bytes of one answer, of the mesh and of the bare chain.
+/// The frames and bytes of one response of the mesh and of the bare chain.
 type Answers = (Shape, (usize, usize), (usize, usize));
 
 fn report(disk: Fsync, points: &[Point], answers: &[Answers]) -> Report {
@@ -119,7 +119,7 @@ fn text(disk: Fsync, points: &[Point], answers: &[Answers]) -> String {
     out
 }
 
-/// What two durable commits on top of three bare chains would take at most, and whether it did.
+/// The latency bound of three bare chains and two fsyncs, and whether the mesh is within it.
 fn latency_check(point: &Point, disk: Fsync) -> (std::time::Duration, bool) {
     let bound = point.bare.p99 * 3 + disk.p99 * 2;
     (bound, point.mesh.p99 <= bound)

@@ -1,5 +1,5 @@
-//! What failing costs: a task three hops deep that fails at the bottom, against one that succeeds
-//! there. Both go through the same mesh in turns; the ratio of their CPU is the figure that counts.
+//! The cost of a failure: a task that fails three hops down, against one that succeeds there. Both
+//! run on the same mesh in turns; the ratio of their CPU is the relevant figure.
 
 use std::sync::Arc;
 
@@ -17,9 +17,9 @@ use crate::cmd::bench::{
 };
 
 const CONCURRENCY: [u16; 2] = [1, 16];
-/// How much more a failed one may take.
+/// Bound on the CPU ratio of a failed task to a successful one.
 const RATIO_MAX: f64 = 1.5;
-/// Both write about as much, and nobody tries the second again.
+/// Both scripts write about the same amount, and the failure is not retryable.
 const SUCCEEDS: &str = "delegate script { delegate script { chunk \"the answer is 42\" } }";
 const FAILS: &str =
     "delegate script { delegate script { fail INVALID_ARGUMENT text=\"there is no answer\" } }";

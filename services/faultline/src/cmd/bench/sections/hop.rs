@@ -1,5 +1,6 @@
-//! The hop from gateway to coordinator in both shapes, bare: a unary call per request on a shared
-//! HTTP/2 connection, or all requests on one long-lived stream. The evidence for `link.proto`.
+//! The hop from gateway to coordinator with two transports, without the services: a unary call per
+//! request on a shared HTTP/2 connection, or one long-lived stream for all requests. The evidence
+//! for `link.proto`.
 
 use std::fmt::Write;
 

@@ -1,5 +1,5 @@
-//! What workers cost that have nothing to do: the memory and the CPU of a coordinator to which many
-//! are attached. They run in this process, each with a connection and heartbeats of its own.
+//! The cost of idle workers: the memory and the CPU of a coordinator with many of them. The workers
+//! run in this process, each with its own connection and heartbeats.
 
 use std::{
     fmt::Write,
@@ -26,9 +26,9 @@ use crate::cmd::bench::{
     progress,
 };
 
-/// The coordinator is watched for so many times `--seconds`: at rest it does little to be seen.
+/// The measurement lasts this many times `--seconds`, because an idle coordinator uses little CPU.
 const MEASURED_SECONDS_FACTOR: u32 = 5;
-/// Memory is read, and watching begins, when it has come to rest.
+/// The pause before memory is read and the measurement begins.
 const SETTLE: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -41,24 +41,24 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", postgres::HELP))]
 pub(crate) struct Options {
-    /// How many are attached.
+    /// The number of attached workers.
     #[arg(long, value_name = "N", default_value_t = 1000,
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=9000))]
     workers: usize,
-    /// Also on PostgreSQL: a server at which databases may be made.
+    /// Measure on PostgreSQL as well: a server on which databases may be created.
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
 }
 
-/// A coordinator at rest.
+/// The memory and CPU of an idle coordinator.
 #[derive(Clone, Copy)]
 struct Rest {
     memory: u64,
-    /// Seconds of CPU in a second.
+    /// Seconds of CPU time per second.
     cpu: f64,
 }
 
-/// Without workers and with them.
+/// The figures without workers and with them.
 struct Point {
     store: &'static str,
     before: Rest,
@@ -97,7 +97,7 @@ async fn rest(
     wait_until_attached(&mesh, workers).await?;
     progress("a coordinator with idle workers");
     let after = measure_idle(mesh.coordinator_mut()?, watched).await?;
-    // Whoever was cut off meanwhile cost nothing.
+    // A worker that was disconnected meanwhile would falsify the figures.
     wait_until_attached(&mesh, workers).await?;
     drop(attached);
     mesh.stop().await?;
@@ -114,7 +114,7 @@ async fn measure_idle(process: &Process, watched: Duration) -> anyhow::Result<Re
     Ok(Rest { memory, cpu: used.as_secs_f64() / start.elapsed().as_secs_f64() })
 }
 
-/// Workers that are gone when what is returned is.
+/// Attaches workers. A drop of the handles stops them.
 async fn attach(coordinator: &str, count: usize) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let mut workers = Vec::new();
     for n in 0..count {
@@ -142,7 +142,7 @@ async fn wait_until_attached(mesh: &Chain, workers: usize) -> anyhow::Result<()>
         let seen = call(mesh.address, &post("/mesh/Workers", &json!({}))).await?;
         let seen = seen["workers"].as_array().context("no workers")?;
         let attached = seen.iter().filter(|worker| worker["attached"] == true).count();
-        // And the one that every mesh of the bench has.
+        // Every mesh of the bench has one more worker.
         if attached == workers + 1 {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! What ProtoJSON costs, on a typical task: out and in, next to protobuf and to plain JSON.
+//! The cost of ProtoJSON for a typical task: encoding and decoding, beside protobuf and plain JSON.
 
 use std::{
     fmt::Write,
@@ -72,10 +72,10 @@ fn check(bound: Duration, ok: bool) -> String {
     format!("{} {} µs", if ok { "≤" } else { ">" }, bound.as_micros())
 }
 
-/// The time of one `work`: that of a quick round among many, as noise only ever adds.
+/// The time of one `work`: the tenth percentile of many rounds, because noise only adds time.
 fn time<T>(mut work: impl FnMut() -> T) -> Duration {
     let mut count: u32 = 1;
-    // Doubled until a round is long enough for the clock, which also warms it up.
+    // Doubled until a round is long enough for the clock, which also warms up the caches.
     while round_of(count, &mut work) < ROUND {
         count = count.saturating_mul(2);
     }

@@ -1,5 +1,5 @@
-//! What many stored tasks cost: the memory of a coordinator that opens them, and the time until
-//! the mesh serves again after its coordinator was killed.
+//! Recovery: the memory of a coordinator with many stored tasks, and the time until the mesh serves
+//! again after its coordinator was killed.
 
 use std::{
     fmt::Write,
@@ -22,12 +22,12 @@ use crate::cmd::bench::{
 
 const TASKS_IN_MEMORY: usize = 10_000;
 const TASKS_RESTARTED: usize = 100_000;
-/// How often the coordinator is killed; chance is in every reconnect.
+/// The number of kills; the time of a reconnect varies.
 const KILLS: usize = 5;
-/// How long there is load before each kill, and the pause between two requests of it.
+/// The duration of load before each kill, and the pause between two requests.
 const LOAD: Duration = Duration::from_millis(500);
 const LOAD_PAUSE: Duration = Duration::from_millis(5);
-/// Memory is read when a process has come to rest.
+/// The pause before the memory of a process is read.
 const SETTLE: Duration = Duration::from_millis(500);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -48,13 +48,13 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
 }
 
 async fn fill(store: &Path, count: usize) -> anyhow::Result<()> {
-    let past = std::iter::repeat_n(SeedTask::default(), count);
+    let tasks = std::iter::repeat_n(SeedTask::default(), count);
     let store = format!("sqlite:{}", store.display());
-    faultline_coordinator::seed(&store, past).await.context("cannot fill the store")?;
+    faultline_coordinator::seed(&store, tasks).await.context("cannot fill the store")?;
     Ok(())
 }
 
-/// Resident bytes of a coordinator at rest.
+/// The resident memory of an idle coordinator in bytes.
 async fn memory(dir: &Path, store: &str) -> anyhow::Result<u64> {
     let store = format!("sqlite:{}", dir.join(store).display());
     let mut process = coordinator(dir, "127.0.0.1:0", &store).await?;
@@ -64,7 +64,7 @@ async fn memory(dir: &Path, store: &str) -> anyhow::Result<u64> {
     Ok(bytes)
 }
 
-/// One kill, each time counted from it.
+/// The times of one restart, counted from the kill.
 struct Restart {
     ready: Duration,
     served: Duration,
@@ -83,7 +83,7 @@ async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
             ask_until_served(mesh.address, &request, TIMEOUT, LOAD_PAUSE).await?;
             sleep(LOAD_PAUSE).await;
         }
-        // Under way when it dies, so that there is something to recover.
+        // A request is under way during the kill, so that there is a task to recover.
         let caught = tokio::spawn({
             let address = mesh.address;
             let request = request.clone();
@@ -98,7 +98,7 @@ async fn restarts(dir: &Path) -> anyhow::Result<Vec<Restart>> {
         let ready = killed.elapsed();
         ask_until_served(mesh.address, &request, TIMEOUT, LOAD_PAUSE).await?;
         restarts.push(Restart { ready, served: killed.elapsed() });
-        // It may have been answered before, lost, or finished after: all three are right.
+        // Each outcome is valid: a response before the kill, a lost call, or a response after it.
         let _ = caught.await;
     }
     mesh.stop().await?;

@@ -1,5 +1,5 @@
-//! What a long past costs: the same calls to a mesh with few stored tasks and to one with many, in
-//! turns. Nothing that a caller does may take longer because of what others did long ago.
+//! The cost of many stored tasks: the same calls to a mesh with few stored tasks and to one with
+//! many, in turns. The latency of a call must not depend on the number of old tasks.
 
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
@@ -27,18 +27,18 @@ use crate::cmd::bench::{
     progress,
 };
 
-/// How much longer a call may take with the large past.
+/// Bound on the latency ratio of the large store to the small one.
 const RATIO_MAX: f64 = 2.0;
-/// Every second task is the caller's; the others are shared by so many.
+/// Every second task belongs to the caller; the others are divided among this many principals.
 const OTHERS: usize = 20;
-/// Tasks of one principal that belong together.
+/// The number of tasks per context.
 const PER_CONTEXT: usize = 10;
 const AGENTS: [&str; 3] = ["echo", "planner", "research"];
-/// How far back it goes.
+/// The age of the oldest task.
 const HISTORY: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// The last of it: nothing of the past ends while it is looked at.
+/// The age of the youngest seeded task, so that none of them changes during the measurement.
 const RECENT: Duration = Duration::from_secs(60);
-/// Different tasks that are asked for.
+/// The number of different tasks that are read.
 const ASKED: usize = 1000;
 const PAGE: usize = 100;
 
@@ -51,29 +51,29 @@ Examples:
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{}", postgres::HELP))]
 pub(crate) struct Options {
-    /// How many tasks are stored in the small and in the large store.
+    /// The number of tasks in the small and in the large store.
     #[arg(long, value_name = "N", value_delimiter = ',', num_args = 1,
           default_values_t = [10_000, 1_000_000],
           value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1000..))]
     tasks: Vec<usize>,
-    /// Also on PostgreSQL: a server at which databases may be made.
+    /// Measure on PostgreSQL as well: a server on which databases may be created.
     #[arg(long, value_name = "URL")]
     postgres: Option<String>,
 }
 
-/// A mesh with a past.
+/// A mesh with a filled store. `start` fills it; the measurement does not change it.
 struct FilledMesh {
     chain: Chain,
     filled: Duration,
-    /// Different tasks of the caller, asked for one by one.
+    /// Requests for different tasks of the caller.
     gets: Arc<[Arc<[u8]>]>,
-    /// The token of a page in the middle of what the caller has.
+    /// The token of a page in the middle of the caller's list.
     middle: String,
-    /// Last, because it goes when nobody uses it any more.
+    /// Last, so that it is dropped after the processes that use it.
     database: Option<Postgres>,
 }
 
-/// One kind of call, with the small past and with the large one.
+/// The figures of one kind of call on the small and on the large store.
 struct Point {
     store: &'static str,
     call: &'static str,
@@ -82,7 +82,7 @@ struct Point {
 }
 
 impl Point {
-    /// Of the medians and of the slowest in a hundred.
+    /// The ratios of p50 and p99.
     fn ratios(&self) -> (f64, f64) {
         let ratio =
             |large: Duration, small: Duration| large.as_secs_f64() / small.as_secs_f64().max(1e-9);
@@ -120,7 +120,7 @@ pub(crate) async fn run(args: &Args, options: &Options) -> anyhow::Result<Report
 
 type Requests = Arc<[Arc<[u8]>]>;
 
-/// What is asked of both. The last adds to what is stored, so it comes last.
+/// The calls to both meshes. Dispatch is last, because it adds tasks to the stores.
 fn calls(few: &FilledMesh, many: &FilledMesh) -> [(&'static str, Requests, Requests); 4] {
     let list = |params: Value| -> Requests { [request("/", "ListTasks", &params).into()].into() };
     let deep = |side: &FilledMesh| list(json!({ "pageToken": side.middle }));
@@ -170,7 +170,7 @@ impl FilledMesh {
     }
 }
 
-/// The oldest first, as they would have come.
+/// The tasks of a store, the oldest first.
 fn seed_tasks(count: usize) -> impl Iterator<Item = SeedTask> {
     let apart = (HISTORY - RECENT).as_millis() as u64 / count as u64;
     (0..count).map(move |n| {
@@ -190,7 +190,7 @@ fn seed_tasks(count: usize) -> impl Iterator<Item = SeedTask> {
     })
 }
 
-/// Reads the list as a caller would, up to its middle, and sees that no page lacks anything.
+/// Reads the list of the caller up to its middle and checks that every page is complete.
 async fn middle_page_token(chain: &Chain, ours: usize) -> anyhow::Result<String> {
     let mut token = String::new();
     let pages = (ours / 2).div_ceil(PAGE);

@@ -1,5 +1,5 @@
-//! Many subscribers: whether all of one task see the same events, how quickly, and how much memory
-//! a stream takes that has nothing to say.
+//! Many subscribers: whether all subscribers of a task receive the same events, the throughput of
+//! events, and the memory of an idle stream.
 
 use std::{
     fmt::Write,
@@ -28,13 +28,13 @@ use crate::cmd::bench::{
 const AGENT: &str = "/agents/script";
 const TASKS: usize = 200;
 const STREAMS: usize = 2000;
-/// Written by each task after its question is answered.
+/// The number of chunks that each task writes after its question is answered.
 const CHUNKS: usize = 20;
-/// What each of its subscribers sees then: that it goes on, every chunk, and its end.
+/// The number of events that each subscriber then receives: working, every chunk, and the end.
 const EVENTS: usize = CHUNKS + 2;
-/// What an idle stream may take in the gateway and the coordinator together.
+/// Bound on the memory of an idle stream in the gateway and the coordinator together.
 const IDLE_BYTES_MAX: u64 = 40 * 1024;
-/// Memory is read when a process has come to rest.
+/// The pause before the memory of a process is read.
 const SETTLE: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -72,7 +72,7 @@ pub(crate) async fn run() -> anyhow::Result<Report> {
     Ok(report(&before, &after, &seen, elapsed))
 }
 
-/// A task that waits for its question to be answered; its id.
+/// Starts a task that waits for the answer to its question; its id.
 async fn start_task(address: SocketAddr) -> anyhow::Result<String> {
     let script = format!("ask \"go?\"\n{}", "chunk \"a piece of text \"\n".repeat(CHUNKS));
     let params = message(&json!({ "parts": [{ "text": script }] }));
@@ -88,7 +88,7 @@ async fn answer(address: SocketAddr, task: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads every stream to its end; what each task's first reader saw, and how many saw the same.
+/// Reads every stream to its end and compares its events with those of the task's first reader.
 async fn read_all(streams: Vec<(usize, Connection)>) -> anyhow::Result<StreamCounts> {
     let mut reading = JoinSet::new();
     for (task, mut connection) in streams {
@@ -117,9 +117,9 @@ struct StreamCounts {
     of_task: Vec<Option<Vec<String>>>,
     streams: usize,
     events: usize,
-    /// Streams that saw fewer events than there were, or more.
+    /// The number of streams with missing or additional events.
     lacking: u64,
-    /// Streams that saw something else than the first of their task.
+    /// The number of streams that differ from the first one of their task.
     others: u64,
 }
 
@@ -135,7 +135,7 @@ fn events(body: &[u8]) -> anyhow::Result<Vec<String>> {
 }
 
 fn report(before: &[u64], after: &[u64], seen: &StreamCounts, elapsed: Duration) -> Report {
-    // The chain is coordinator, worker, gateway; a worker has nothing to do with subscribers.
+    // The chain is coordinator, worker, gateway; the worker does not serve subscribers.
     let grown = |at: usize| after[at].saturating_sub(before[at]) / STREAMS as u64;
     let coordinator = grown(0);
     let gateway = grown(2);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_too_large_or_lacks_something_fails_the_run() {
+    fn stream_above_the_memory_bound_or_without_all_events_fails_the_run() {
         assert_eq!(failed(IDLE_BYTES_MAX, |_| {}), 0);
         assert_eq!(failed(IDLE_BYTES_MAX + 1, |_| {}), 1);
         assert_eq!(failed(0, |seen| seen.others = 1), 1);

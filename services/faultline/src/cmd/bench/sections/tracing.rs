@@ -1,5 +1,5 @@
-//! What tracing costs: a mesh that exports every span to a collector beside it, against one that
-//! exports none, driven in turns. The collector shares the machine, so its work is in the ratio.
+//! The cost of tracing: a mesh that exports every span to a collector, against one that exports
+//! none, under load in turns. The collector shares the machine, so the ratio includes its work.
 
 use std::{fs, time::Duration};
 
@@ -19,11 +19,11 @@ use crate::cmd::bench::{
 };
 
 const CONCURRENCY: [u16; 4] = [1, 16, 64, 256];
-/// How much of the throughput may go.
+/// Bound on the loss of throughput.
 const LOSS_MAX: f64 = 0.15;
-/// One for each hop of a task.
+/// The number of spans of one task.
 const SPANS_PER_TASK: u64 = 6;
-/// For the last batch of each process.
+/// The wait for the last batch of each process.
 const LAST: Duration = Duration::from_millis(500);
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
@@ -56,7 +56,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<Report> {
             let [without, with] =
                 alternate([&off, &on], &request, concurrency, args.seconds).await?;
             let ratio = with.rps / without.rps.max(1e-9);
-            // What it seems to win is the machine's doing.
+            // A ratio above 1 is noise of the machine.
             kept.push(ratio.min(1.0));
             worst = worst.min(ratio);
             let mut row = vec![shape.name().to_owned(), concurrency.to_string()];
