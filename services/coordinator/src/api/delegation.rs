@@ -1,6 +1,6 @@
-//! Calls that an agent makes: it brings the token of its attempt, and calls as the principal of its
-//! task. A child has a key that is unique in its parent, so that whoever calls again, also in a
-//! later attempt, finds the child that is there.
+//! Delegation: calls that an agent makes with the token of its attempt, as the principal of its
+//! task. The idempotency key of a child is unique in its parent, so a repeated call finds the
+//! child, also from a later attempt.
 
 use faultline_chassis::{
     credential::{Binding, Identity},
@@ -21,30 +21,29 @@ use crate::{
     task::Millis,
 };
 
-/// When the key of a delegation was used, as far as its expiry is concerned: it has none.
+/// The keys of children do not expire.
 pub(crate) const NEVER_EXPIRES: Millis = Millis::MAX;
 
-/// The same key is the same child, whatever is sent with it: an agent that is run again may well
-/// word its message differently.
+/// The key alone identifies a child: an agent that runs again may word its message differently.
 pub(crate) const ANY_MESSAGE: Digest = [0; 32];
 
-/// What a call says of the attempt that makes it.
+/// The credentials of a call by an attempt, before they are checked.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttemptCredentials {
     pub(crate) token: String,
-    /// Of the child that the call starts, or of what it answers; empty: it does neither, or cannot
-    /// be repeated.
+    /// The key of the child that the call starts, or of its answer; empty: the call does neither,
+    /// or cannot be repeated.
     pub(crate) key: String,
     /// The child outlives its parent.
     pub(crate) detached: bool,
-    /// The credential that makes the call, where it is a worker's and not every role's.
+    /// The credential of the calling worker; `None` where all roles share one.
     pub(crate) binding: Option<Binding>,
 }
 
 impl Core {
-    /// Refuses a call with the token of an attempt, before its body is read, if no attempt that is
-    /// known here could have sent it: it is malformed or forged, the attempt is over, or it runs on
-    /// a worker with another credential. The store is not asked; that is for the call itself.
+    /// Rejects a call with an attempt token before its body is read, if no attempt known here could
+    /// have sent it: the token is malformed or forged, the attempt is over, or it runs on a worker
+    /// with another credential. Memory only; the call itself asks the store.
     pub(crate) fn check_attempt_token(
         &self,
         identity: &Identity,
@@ -60,12 +59,13 @@ impl Core {
         let caller = Caller::from(v1::Caller::default());
         match self.authenticate_attempt(caller, claimed) {
             Err(Error::AttemptOver) => Err(Error::AttemptOver),
-            // Another refusal comes with its span from the call itself.
+            // The call itself reports other refusals, with a span.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Who calls with a task's token is that task's principal, for as long as the attempt lasts.
+    /// Authenticates a call by the token of an attempt (fencing token): it acts as the principal of
+    /// the task, while the attempt is current.
     pub(crate) fn authenticate_attempt(
         &self,
         caller: Caller,
@@ -89,7 +89,7 @@ impl Core {
         if let Some(binding) = binding {
             state.check_runs_for(&active.pending().worker, binding)?;
         }
-        // Children of the agent that it stands in for are not its own, whatever they are called.
+        // Children of the agent that it stands in for are not its own, even with equal keys.
         let key = match active.pending().runner() {
             runner if runner != active.pending().agent && !key.is_empty() => {
                 format!("{runner}/{key}")
@@ -109,9 +109,9 @@ impl Core {
 }
 
 impl Core {
-    /// The same for whoever can wait: an attempt that is not current here is over, or goes on at
-    /// another coordinator, and the store knows which. What we think may be older than that, or
-    /// never come to be.
+    /// Authenticates an attempt, with the store if necessary: an attempt that is not current here
+    /// is over, or runs at another coordinator. The copy in memory may be stale, or ahead of the
+    /// store.
     pub(crate) async fn authenticate_attempt_with_store(
         &self,
         caller: Caller,

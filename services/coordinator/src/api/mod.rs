@@ -1,5 +1,5 @@
 //! The operations of callers: send, follow, get, list, cancel and delegate, with idempotency keys
-//! and the check of who may see what. No transport is known here.
+//! and access checks. Independent of the transport.
 //!
 //! May use: task, policy, telemetry, store, engine and cluster.
 

@@ -1,5 +1,5 @@
-//! Sends that were seen before: the same key brings the same task, or the same message. A repeat
-//! starts nothing, answers nothing and waits like the first.
+//! Replay of sends by idempotency key: the same key returns the same task or the same message. A
+//! replay starts nothing, answers nothing, and waits like the first send.
 
 use crate::engine::active_task::CallError;
 use crate::engine::effect::WriteResult;
@@ -45,20 +45,20 @@ use crate::{
     task::{Millis, Task, is_waiting},
 };
 
-/// A send is the first of its kind, or one that was taken before.
+/// Whether a send is new or a replay.
 pub(crate) enum Replayed {
     First(Box<Sending>),
     Again(KeyRow),
 }
 
-/// What came of a send.
+/// The stored result of a send.
 enum Outcome {
     Task(TaskId),
     Message(a2a::Message),
 }
 
 impl Core {
-    /// Finds the task and the key that a send names. Asks nobody when it names neither.
+    /// Looks up the task and the key that a send names. Reads nothing if it names neither.
     pub(crate) async fn look_up(
         &self,
         request: SendMessageRequest,
@@ -69,7 +69,7 @@ impl Core {
             caller.check_agent(&request.tenant)?;
         }
         let reads = caller.has_key() || !task_id(&request).is_empty();
-        // SQLite can be read although it takes no writes.
+        // SQLite can be read although it accepts no writes.
         if reads && self.store.cluster().is_some() && self.lock().is_away {
             return Err(Error::Store { detail: "no answer".to_owned() });
         }
@@ -145,8 +145,8 @@ impl Core {
         }
     }
 
-    /// A task that is gone while it is waited for may have been answered by a message, at another
-    /// coordinator: then its key has it.
+    /// A task that vanishes while it is awaited may have been answered with a bare message at
+    /// another coordinator: its key holds that message.
     fn or_reply(self: &Arc<Self>, name: KeyName, created: Millis, done: Done) -> Done {
         if self.store.cluster().is_none() {
             return done;
@@ -165,7 +165,7 @@ impl Core {
         })
     }
 
-    /// The task as it stands, then what follows; nothing follows an end.
+    /// Streams the present task, then its later events. After the end there are none.
     pub(crate) async fn stream_again(
         self: &Arc<Self>,
         key: KeyRow,
@@ -184,7 +184,7 @@ impl Core {
         }
     }
 
-    /// Whether it is a task or a message, once that is known.
+    /// Whether the send became a task or a message, once that is decided.
     async fn outcome(
         self: &Arc<Self>,
         key: KeyRow,
@@ -210,7 +210,7 @@ impl Core {
                     Ok::<_, Error>(Known::Undecided)
                 }
                 Some(_) => Ok(Known::Task),
-                // It has ended, or its erasure is queued: read the key after that.
+                // The task has ended, or its erasure is queued: the key is read after that write.
                 None => {
                     state.after_commit(Effect::Receipt(receipt));
                     Ok(Known::Inactive)
@@ -240,8 +240,8 @@ impl Core {
         }
     }
 
-    /// Goes on waiting for the end of a task that another coordinator began to wait for. What it
-    /// would have been told may turn out not to be so: then it looks again.
+    /// Waits for the end of a task that another coordinator began to wait for. If the awaited state
+    /// is rolled back, the lookup repeats.
     pub(crate) async fn wait(self: Arc<Self>, wait: Wait, caller: Caller, done: Done) {
         let options = Options { immediately: false, history: wait.history_length };
         for _ in 0..STEP_TRIES {
@@ -255,7 +255,7 @@ impl Core {
             self.wait_for(id, options, &caller, once).await;
             match answer.await {
                 Ok(Err(CallError::Conflict)) => {}
-                // Nobody waits any more.
+                // The waiter was dropped.
                 Err(_) => return,
                 Ok(answer) => return done(answer),
             }
@@ -263,7 +263,7 @@ impl Core {
         done(Err(contended().into()));
     }
 
-    /// Answers with a task that was started before: at once, or when it has ended or asks.
+    /// Answers with an existing task: at once, or when it has ended or asks.
     pub(crate) async fn wait_for(
         self: &Arc<Self>,
         id: TaskId,
@@ -273,7 +273,7 @@ impl Core {
     ) {
         let is_shared = self.store.cluster().is_some();
         let unheard = match is_shared {
-            // What it is to wait for may have been done elsewhere, and we have not heard of it.
+            // The awaited state may have been reached at a peer without a notification so far.
             true => Some(done),
             false => self.wait_here(id, options, caller, done),
         };
@@ -296,14 +296,14 @@ impl Core {
             state.wait_for_remote_task(&task, waiter);
         });
         self.notify_watched(id);
-        // Should it be here, and be older than what was read. If not now, it is found by comparing.
+        // The copy in memory may be older than the stored state. The next comparison finds it too.
         if let Err(error) = self.look_again(id).await {
             tracing::debug!(task.id = %id, %error, "cannot be read again");
         }
     }
 
-    /// The same by what is in memory, where nobody else changes it. Gives back who waits for a task
-    /// that is not there: it has ended.
+    /// Waits on the copy in memory, if no peer shares the store. Returns the waiter of a task that
+    /// is not there: the task has ended.
     fn wait_here(
         self: &Arc<Self>,
         id: TaskId,
@@ -331,7 +331,7 @@ impl Core {
     }
 }
 
-/// What memory says of a task that a repeated send refers to.
+/// The state in memory of the task that a replay refers to.
 enum Known {
     /// The reply is a task.
     Task,

@@ -1,6 +1,5 @@
-//! Sending: a message starts a task or answers one that waits, and the caller waits for the end or
-//! for the beginning; those who follow are in `stream`. No door is known here; all use it. What a
-//! send that was seen before comes to is in `repeat`.
+//! Sends: a message starts a task or answers a waiting one, and the caller waits for the end or the
+//! first report. Independent of the transport. Streams are in `send_stream`, replays in `replay`.
 
 use crate::engine::active_task::CallError;
 use crate::engine::admission::{answer_of, check_gates, check_size};
@@ -33,19 +32,19 @@ use crate::{
     task::Task,
 };
 
-/// A send after everything that takes time has been looked up.
+/// A send after its lookups. Made for one call and consumed by the decision.
 pub(crate) struct Sending {
     pub(crate) request: SendMessageRequest,
-    /// What it answers; `None`: it starts a task.
+    /// The task that the message answers; `None`: the message starts a task.
     pub(crate) task: Option<Box<Task>>,
-    /// Its key, if it brought one that was not seen before.
+    /// The idempotency key, if the send has a new one.
     pub(crate) claim: Option<KeyClaim>,
-    /// Whom to notify, if it said so.
+    /// The webhook that the send registers.
     pub(crate) push: Option<TaskPushNotificationConfig>,
 }
 
 impl Core {
-    /// Answers through `done`, now or later. Blocks nobody.
+    /// Answers through `done`, now or later. Does not block.
     pub(crate) fn send(self: &Arc<Self>, request: SendMessageRequest, caller: Caller, done: Done) {
         if caller.cancel_after.is_some() {
             self.touch(|state| state.early_disconnects.extend(caller.call));
@@ -64,8 +63,8 @@ impl Core {
         }
     }
 
-    /// Another coordinator may be doing the same at this very moment. Whoever is refused for that
-    /// looks again, and finds what the other did.
+    /// Sends with retries on a conflict: a coordinator that loses the race looks the key and the
+    /// task up again and finds the result of the other.
     async fn send_contended(
         self: &Arc<Self>,
         request: SendMessageRequest,
@@ -105,7 +104,7 @@ impl Core {
         let options = Options::of(&request);
         match store_outage::read_in_time(self.look_up(request, &caller)).await {
             Ok(Replayed::Again(key)) => {
-                // A repeat that nobody waits for does nothing.
+                // A replay whose client has left does nothing.
                 if !self.lock().has_left(&caller) {
                     self.send_again(key, options, &caller, done).await;
                 }
@@ -144,7 +143,7 @@ impl Core {
         }
     }
 
-    /// An answer to a task that another coordinator has is stored from here.
+    /// Stores an answer to a task that a peer owns.
     pub(crate) async fn answered_elsewhere(
         self: &Arc<Self>,
         sending: Sending,
@@ -175,7 +174,7 @@ impl Core {
         })
     }
 
-    /// Takes it in and sees to it that the caller is answered.
+    /// Applies the send and registers the waiter of the caller.
     fn send_now(
         self: &Arc<Self>,
         sending: Sending,
@@ -237,7 +236,7 @@ impl Core {
         }
     }
 
-    /// Answers a waiting call after its patience, unless it was answered before.
+    /// Answers a waiting call at its deadline, unless it was answered before.
     fn end_at_deadline(self: &Arc<Self>, caller: &Caller) -> Option<AbortOnDropHandle<()>> {
         let (deadline, call) = caller.deadline.zip(caller.call)?;
         let core = Arc::clone(self);
@@ -251,20 +250,20 @@ impl Core {
         Some(AbortOnDropHandle::new(ringing))
     }
 
-    /// A task that was there when we read it and not when we answered it: mostly it has ended.
+    /// The failure of an answer to a task that left memory after it was read: usually it has ended.
     pub(crate) async fn ended_meanwhile(&self, error: Error) -> Error {
         let Error::TaskNotFound(id) = &error else { return error };
         let Ok(task_id) = id.parse::<TaskId>() else { return error };
         match self.read(task_id, Scope::default()).await {
             Ok(Some(task)) if task.is_final() => Error::Ended { id: task_id, state: task.state },
-            // Or it has gone to another coordinator, where it can be answered.
+            // A peer owns the task, where it can be answered.
             Ok(Some(_)) => contended(),
             Ok(None) => error,
             Err(failed) => failed,
         }
     }
 
-    /// What a send comes to. Whatever may refuse it is here; nothing has changed yet.
+    /// Decides a send. Every rejection is made here, before any change.
     pub(crate) fn decide(
         &self,
         state: &State,
@@ -282,7 +281,7 @@ impl Core {
         let used = if caller.calling.is_some() { NEVER_EXPIRES } else { now() };
         let key = claim.as_ref().map(|claim| claim.row(step.task_id(), used));
         let push = push.map(|config| {
-            // A new task has no events yet: its notifications begin with the first.
+            // A new task has no events yet: its notifications begin with its first event.
             let seq = state.tasks.get(&step.task_id()).map_or(0, |active| active.pending().seq);
             push_row(step.task_id(), config, seq)
         });
@@ -329,14 +328,14 @@ impl Core {
             trace: caller.trace.clone(),
             parent: parent.transpose()?,
             limit,
-            // Whoever wants to hear of the task is given one.
+            // A caller that registers a webhook always gets a task.
             may_message: found.offer.may_answer_with_message && !notifies,
             checkpoint: None,
             agent,
         })
     }
 
-    /// The agent that a message to this tenant starts a task of, if the caller may use it.
+    /// The agent for a message to this tenant, if the caller may use it.
     pub(crate) fn addressee(
         &self,
         state: &State,
@@ -354,7 +353,7 @@ impl Core {
         Ok(agent)
     }
 
-    /// What a message to nobody in particular goes to: what is set, or the only one there is.
+    /// The agent for a message without a tenant: the configured default, or the only agent.
     pub(crate) fn default_agent(&self, state: &State) -> Option<String> {
         let mut names = state.registry.agents.keys();
         match (&self.config.default_agent, names.next(), names.next()) {
@@ -365,9 +364,9 @@ impl Core {
     }
 }
 
-/// Refusals of a send that may be another coordinator's doing, which took the same send.
+/// Retry state of a send whose rejection may result from the same send at another coordinator.
 pub(crate) struct Contested {
-    /// The answer that was there first may be this very one: its key says so.
+    /// The stored answer may be this very send, which its key shows.
     looks_for_key: bool,
 }
 
@@ -387,15 +386,15 @@ impl Contested {
     }
 }
 
-/// What became of a send that may concern a task elsewhere.
+/// The outcome of a send that may concern a remote task.
 pub(crate) enum Taken {
-    /// It is stored, with the task of this id.
+    /// The send is stored; the id of its task.
     Remote(TaskId),
-    /// It is to be taken here.
+    /// The send is to be applied here.
     NotYet(Box<Sending>),
 }
 
-/// A message for a task that is here, checked against what else it says.
+/// A message for a task that is owned here, checked against the rest of the request.
 fn continued(
     state: &State,
     task: &Task,
@@ -403,7 +402,7 @@ fn continued(
     caller: &Caller,
     streams: bool,
 ) -> Result<Step, Error> {
-    // Memory is at least as new as what was read, or it would not be there any more.
+    // The copy in memory is at least as new as the state that was read.
     let active = state.tasks.get(&task.id).map(|active| active.pending());
     let body = answer_of(state, active.unwrap_or(task), request, caller, streams)?;
     match active {
@@ -412,17 +411,17 @@ fn continued(
     }
 }
 
-/// The task that a message is for; empty: a new one.
+/// The id of the task that a message is for; empty: a new task.
 pub(crate) fn task_id(request: &SendMessageRequest) -> &str {
     request.message.as_ref().map_or("", |message| &message.task_id)
 }
 
-/// Whom a send asks to notify.
+/// The webhook that a send registers.
 pub(crate) fn push_of(request: &SendMessageRequest) -> Option<&TaskPushNotificationConfig> {
     request.configuration.as_ref()?.task_push_notification_config.as_ref()
 }
 
-/// What a send asks for beside the message.
+/// The options of a send beside its message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) immediately: bool,
@@ -430,7 +429,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What a caller waits for, if it waits at all.
+    /// The condition that a caller waits for, if it waits at all.
     fn until(self) -> Until {
         if self.immediately { Until::FirstReport } else { Until::Settled }
     }

@@ -1,4 +1,4 @@
-//! A send that is followed: its first frame is the task or a bare message, then comes what happens.
+//! Streaming sends: the first frame is the task or a bare message, then come the events.
 
 use crate::engine::active_task::CallError;
 use std::sync::Arc;
@@ -167,7 +167,7 @@ impl Core {
     }
 }
 
-/// A call that has a key can be repeated even if its outcome is unknown.
+/// A call with an idempotency key can be repeated even if its outcome is unknown.
 fn refused(failure: Failure, has_key: bool) -> Error {
     match has_key {
         true => store_outage::with_key(failure).into(),

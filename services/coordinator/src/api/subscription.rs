@@ -1,6 +1,6 @@
-//! One watcher of one task: a snapshot or a place to start from, then every confirmed event
-//! exactly once, in order, to the end. A watcher that falls behind reads on from the store and
-//! joins again; it never notices.
+//! A subscription to one task: a snapshot or a start position, then every confirmed event exactly
+//! once and in order, to the end. A subscription that falls behind (flow control) reads on from the
+//! store and joins again, unnoticed by its client.
 
 use crate::task::confirmed::Confirmed;
 use std::{collections::VecDeque, sync::Arc};
@@ -20,14 +20,16 @@ use crate::{
     task::{Task, frame::Ids, millis},
 };
 
-/// Events read from the store at once.
+/// Events read from the store in one query.
 const PAGE: usize = 256;
 
+/// One stream of one task. Owned and changed by the stream of its caller alone, without the state
+/// lock; lives until the end of the stream.
 pub(crate) struct Subscription {
     core: Arc<Core>,
     id: TaskId,
     context_id: String,
-    /// The last event shown, or contained in the snapshot.
+    /// The last event sent, or contained in the snapshot.
     seq: u64,
     ready: VecDeque<Frame>,
     source: Source,
@@ -35,26 +37,26 @@ pub(crate) struct Subscription {
     tie: Option<Tie>,
 }
 
-/// Where a watcher starts.
+/// The start of a subscription.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Start {
-    /// With the task as it stands and so much of its history.
+    /// A snapshot of the task with this much history.
     Snapshot { history: Option<i32> },
-    /// With exactly what came after this event.
+    /// The events after this one.
     After(u64),
 }
 
 enum Source {
     ActiveTask(mpsc::Receiver<Seen>),
-    /// Read from the store up to what was confirmed when joining, then go live.
+    /// Read from the store up to the position of the join, then from the channel.
     Replay(Option<mpsc::Receiver<Seen>>),
-    /// At another coordinator, or just on its way: join it there, then replay.
+    /// A remote task, or one that has just moved: join it there, then replay.
     Remote,
     Over,
 }
 
 impl Subscription {
-    /// The whole answer is one message.
+    /// A stream of one bare message.
     pub(crate) fn message(core: Arc<Core>, id: TaskId, message: a2a::Message) -> Self {
         let frame = frame(0, Payload::Message(message));
         let (ready, source) = (VecDeque::from([frame]), Source::Over);
@@ -62,7 +64,7 @@ impl Subscription {
         Self { core, id, context_id, seq: 0, ready, source, until_question: true, tie: None }
     }
 
-    /// A task that was just started or answered, as it was at event `seq`, watched since.
+    /// A stream of a task that was just started or answered, with its state at event `seq`.
     pub(crate) fn started(
         core: Arc<Core>,
         id: TaskId,
@@ -80,12 +82,12 @@ impl Subscription {
             until_question: true,
             tie: None,
         };
-        // Another question may be open beside the one that was answered.
+        // Another question may be open beside the answered one.
         subscription.closes_at_question();
         subscription
     }
 
-    /// A task that was started before.
+    /// A stream of a task that was started before.
     pub(crate) fn joined(
         core: Arc<Core>,
         task: Task,
@@ -126,12 +128,12 @@ impl Subscription {
         }
     }
 
-    /// Takes the task along if it is dropped before its end.
+    /// Cancels the task if the stream is dropped before its end.
     pub(crate) fn tied(self, tie: Option<Tie>) -> Self {
         Self { tie, ..self }
     }
 
-    /// Ends also where the task asks for input, as a streaming send does.
+    /// Ends the stream also when the task asks for input, as a streaming send does.
     pub(crate) fn closes_at_question(&mut self) {
         self.until_question = true;
         let asks = |frame: &Frame| frame.response.as_ref().is_some_and(asks_for_input);
@@ -140,7 +142,7 @@ impl Subscription {
         }
     }
 
-    /// The next frame; `None`: that was all.
+    /// The next frame; `None`: the end of the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Error> {
         let next = self.advance().await;
         if !matches!(next, Ok(Some(_)))
@@ -198,10 +200,10 @@ impl Subscription {
         }
     }
 
-    /// We were too slow, or the store failed. Start again behind what we have.
+    /// The channel overflowed, or the store failed: joins again after the last frame sent.
     fn rejoin(&mut self) -> Result<(), Error> {
         let events = self.core.watch(self.id)?;
-        // It has ended, or another coordinator has it: the store tells which.
+        // The task has ended or a peer owns it; the store shows which.
         self.source = match events.is_none() && self.core.store.cluster().is_some() {
             true => Source::Remote,
             false => Source::Replay(events),
@@ -220,8 +222,8 @@ impl Subscription {
         if let Source::Replay(events) = &mut self.source
             && last_page
         {
-            // Whatever was confirmed since joining waits in the channel; what was read twice is
-            // dropped there. Without a channel the task had ended, and this was its end.
+            // Events confirmed since the join wait in the channel, where duplicates are dropped.
+            // Without a channel the task had ended, and this was its end.
             self.source = match events.take() {
                 Some(events) => Source::ActiveTask(events),
                 None => Source::Over,

@@ -1,5 +1,5 @@
-//! The operations on tasks that exist: get, list, cancel, subscribe; and what is read of an agent's
-//! offer. Nothing here knows through which door a call came.
+//! Operations on existing tasks: get, list, cancel, subscribe; and the card of an agent.
+//! Independent of the transport.
 
 use crate::engine::active_task::CallError;
 use crate::task::confirmed::Confirmed;
@@ -36,12 +36,12 @@ use crate::{
     task::{Millis, Refused, Task, a2a_view::cancelled, millis},
 };
 
-/// A capability that an agent's card offers, or not.
+/// A check that the card of an agent offers a capability.
 pub(crate) type Check = fn(&AgentOffer) -> Result<(), Error>;
 
 impl Core {
-    /// A stored task that the caller may see under this tenant. Whatever else it is, it is not
-    /// found, in the same words as one that never was.
+    /// Reads a stored task that the caller may see under this tenant. Any other task is not found,
+    /// with the same text as a task that never existed.
     pub(crate) async fn visible(
         &self,
         id: &str,
@@ -51,7 +51,7 @@ impl Core {
         let not_found = || Error::TaskNotFound(id.to_owned());
         let task_id = id.parse::<TaskId>().map_err(|_| not_found())?;
         let task = self.read(task_id, caller.scope(tenant)).await?;
-        // An attempt has its own children, and nothing else of the principal that it works for.
+        // An attempt sees its own children, and no other tasks of its principal.
         let is_own = |task: &Task| {
             let calling = caller.calling.as_ref();
             calling.is_none_or(|calling| task.parent_id() == Some(calling.task))
@@ -61,9 +61,9 @@ impl Core {
         Ok(task)
     }
 
-    /// The same for an operation that the card of an agent has to offer. Capability checks come
-    /// before the task lookup (A2A §3.3.4): an agent without the capability gives one answer for
-    /// every id, whether the task exists or not and whoever it belongs to.
+    /// Reads a visible task, for an operation that the card of the agent has to offer. Capability
+    /// checks come before the task lookup (A2A §3.3.4): an agent without the capability gives one
+    /// answer for every id, whether the task exists or not, and independent of its owner.
     pub(crate) async fn visible_with(
         &self,
         id: &str,
@@ -78,10 +78,9 @@ impl Core {
         Ok(task)
     }
 
-    /// Is there an agent at this address that passes the check? A tenant is one agent. The root
-    /// address stands for all agents that the caller may use, as their tasks are found there. An
-    /// agent that is unknown, or not for this caller, is left to the task lookup, which finds
-    /// nothing.
+    /// Checks the capability of the agent at this address. A tenant is one agent. The root address
+    /// stands for all agents that the caller may use, as their tasks are found there. An agent that
+    /// is unknown or not for this caller is left to the task lookup, which finds nothing.
     pub(crate) async fn check_addressed(
         &self,
         tenant: &str,
@@ -106,8 +105,8 @@ impl Core {
         refused
     }
 
-    /// An unknown task at the root address is judged by the default agent, whose card is the one
-    /// that the root shows.
+    /// An unknown task at the root address is judged by the default agent, whose card the root
+    /// shows.
     pub(crate) fn without_default(
         &self,
         error: Error,
@@ -122,7 +121,7 @@ impl Core {
         offer.and_then(|offer| check(offer).err()).unwrap_or(error)
     }
 
-    /// Notes which of the caller's extensions this agent has.
+    /// Records which of the caller's extensions the agent supports.
     pub(crate) fn activate(&self, caller: &Caller, agent: &str) {
         if caller.extensions.is_empty() {
             return;
@@ -195,8 +194,8 @@ impl Core {
         self.stop(task, cancelled(initiator, by, why.as_deref()), initiator).await
     }
 
-    /// Cancels a task that was just read, and everything below it, wherever it is. `initiator` is
-    /// told to agents.
+    /// Cancels a task that was just read, and its children, at any coordinator. `initiator` is
+    /// passed to the agents.
     pub(crate) async fn stop(
         self: &Arc<Self>,
         task: Task,
@@ -216,7 +215,7 @@ impl Core {
             if let Some(stopped) = stopped {
                 return Ok(stopped);
             }
-            // Somebody else was faster: what is there now?
+            // A peer was first: read the task again.
             let not_found = || Error::TaskNotFound(task.id.to_string());
             task = self.read(task.id, Scope::default()).await?.ok_or_else(not_found)?;
         }
@@ -270,7 +269,7 @@ impl Core {
         }
         match answer.await {
             Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => {
-                // Who waits for the end is told of any end, also of one that came first.
+                // The waiter gets any end, also one that came before the cancel.
                 let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
                 Ok(if ours { Here::Done(Box::new(task)) } else { Here::Raced })
             }
@@ -289,7 +288,7 @@ impl Core {
         let (id, tenant) = (&request.id, &request.tenant);
         let task = match caller.calling {
             None => self.visible_with(id, tenant, caller, capabilities::check_streaming).await?,
-            // A card speaks to clients: agents may follow every task.
+            // Capabilities on a card apply to clients: agents may stream every task.
             Some(_) => self.visible(id, tenant, caller).await?,
         };
         if let Some(after) = after.filter(|n| *n > task.seq) {
@@ -313,11 +312,11 @@ impl Core {
         id: TaskId,
         start: Start,
     ) -> Result<Subscription, Error> {
-        // Watch first, read then: what happens in between comes twice and is dropped once.
+        // Watch before read: events in between come twice, and the duplicate is dropped.
         let events = self.watch(id)?;
         let not_found = || Error::TaskNotFound(id.to_string());
         let task = self.store.task(id, Scope::default()).await?.ok_or_else(not_found)?.task;
-        // One that lives and is not here is at another coordinator.
+        // A live task that is not here is owned by a peer.
         let elsewhere = events.is_none() && !task.is_final() && self.store.cluster().is_some();
         if elsewhere {
             self.notify_watched(id);
@@ -325,7 +324,7 @@ impl Core {
         Ok(Subscription::joined(Arc::clone(self), task, start, events, elsewhere))
     }
 
-    /// What callers with credentials are shown of an agent.
+    /// The extended card of an agent, for callers with credentials.
     pub(crate) fn extended_card(
         &self,
         request: &GetExtendedAgentCardRequest,
@@ -335,7 +334,7 @@ impl Core {
         self.offer(&agent, capabilities::extended_card)
     }
 
-    /// Looks at what was last offered under a name.
+    /// Reads the last offer of an agent.
     pub(crate) fn offer<T>(
         &self,
         agent: &str,
@@ -349,7 +348,7 @@ impl Core {
         }
     }
 
-    /// Confirmed events from now on; `None`: the task has ended, or is at another coordinator.
+    /// Confirmed events from now on; `None`: the task has ended or a peer owns it.
     pub(crate) fn watch(&self, id: TaskId) -> Result<Option<mpsc::Receiver<Seen>>, Error> {
         let mut state = self.lock();
         state.check_served()?;
@@ -358,7 +357,7 @@ impl Core {
 }
 
 impl Core {
-    /// Confirmed events of a task that is at another coordinator, unless it has just come here.
+    /// Confirmed events of a task that a peer owns, unless it has just moved here.
     pub(crate) fn watch_elsewhere(
         &self,
         id: TaskId,
@@ -381,21 +380,21 @@ impl State {
     }
 }
 
-/// How it went to do something with a task here.
+/// The outcome of an operation on a task that should be here.
 enum Here {
     Done(Box<a2a::Task>),
-    /// Somebody else was faster.
+    /// A peer was first.
     Raced,
-    /// It has ended, or another coordinator has it.
+    /// The task has ended, or a peer owns it.
     Unknown,
 }
 
-/// The first millisecond that is not before this time.
+/// The first millisecond at or after this time.
 pub(crate) fn millis_up(time: &Timestamp) -> Millis {
     millis(time).saturating_add(Millis::from(time.nanos % 1_000_000 > 0))
 }
 
-/// A page token is the place of the last task shown, so inserts do not move it.
+/// A page token is the position of the last task shown, so inserts do not shift the pages.
 pub(crate) fn format_token(status_at: Millis, id: TaskId) -> String {
     format!("{status_at:x}.{id}")
 }
@@ -418,7 +417,7 @@ pub(crate) fn parse_token(token: &str) -> Result<Option<Cursor>, Error> {
 }
 
 impl Core {
-    /// Says in the span of a call which run of a task it is about, if that is under way.
+    /// Links the span of a call to the current run of a task, if there is one.
     pub(crate) fn link_run(&self, span: &mut Span, id: &str, why: &str) {
         if !span.is_recorded() {
             return;

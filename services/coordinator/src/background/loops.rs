@@ -1,6 +1,5 @@
-//! The loops that a coordinator lives by, and what becomes of it when one of them ends: it ends
-//! too, so that whoever watches over the process starts it again. What they do is their own
-//! business.
+//! Supervision of the background loops: when one of them ends, the coordinator ends too, so that a
+//! process supervisor restarts it.
 
 use std::sync::Arc;
 
@@ -9,12 +8,12 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{background::sweep, engine::core::Core, error::StartError};
 
-/// Dropped, they all end.
+/// The running loops; dropping it ends them all.
 pub(crate) struct Loops(Vec<Loop>);
 
 struct Loop {
     name: &'static str,
-    /// It has nothing to do for a coordinator that leaves.
+    /// The loop has nothing to do while the coordinator leaves.
     stops_first: bool,
     task: AbortOnDropHandle<()>,
 }
@@ -28,7 +27,7 @@ impl Loop {
         Self { name, stops_first, task: AbortOnDropHandle::new(tokio::spawn(work)) }
     }
 
-    /// How it ended, if not by our hand.
+    /// The result of a loop that ended without an abort.
     async fn ended(&mut self) -> Result<(), StartError> {
         let how = match (&mut self.task).await {
             Ok(()) => "ended",
@@ -57,21 +56,22 @@ impl Loops {
         Self(loops)
     }
 
-    /// Waits for one of them to end, which none should.
+    /// Waits until a loop ends, which is a failure.
     pub(crate) async fn broken(&mut self) -> StartError {
         match select_all(self.0.iter_mut().map(|one| Box::pin(one.ended()))).await.0 {
             Err(broken) => broken,
-            // The runtime ends, and we with it.
+            // The runtime shuts down, and this task with it.
             Ok(()) => std::future::pending().await,
         }
     }
 
-    /// The coordinator leaves: workers that it cuts off itself are not lost.
+    /// Stops the loops that must not run while the coordinator leaves: workers that it detaches
+    /// itself are not lost.
     pub(crate) fn rest(&self) {
         self.0.iter().filter(|one| one.stops_first).for_each(|one| one.task.abort());
     }
 
-    /// Ends them. An error: one of them had ended by itself.
+    /// Ends the loops. An error: one of them had ended by itself.
     pub(crate) async fn end(mut self) -> Result<(), StartError> {
         self.0.iter().for_each(|one| one.task.abort());
         let mut all = Ok(());

@@ -1,5 +1,5 @@
-//! How long tasks are kept once they have ended: the operator's word for all agents, or for one.
-//! Tasks are gone through by their ids, which sort by age, a step at a time, and never all at once.
+//! Retention of ended tasks, as configured for all agents or for one. The scan follows the task
+//! ids, which sort by age, in bounded steps.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use crate::{
     task::Millis,
 };
 
-/// Tasks looked at in one step, and forgotten in one commit at most.
+/// Tasks scanned in one step, and erased in one commit at most.
 const AT_ONCE: usize = 500;
-/// Events forgotten in one commit, so that nobody waits long for it: then fewer tasks.
+/// Events erased in one commit, so that other writes do not wait long.
 const EVENTS_AT_ONCE: u64 = 20_000;
 const HOUR: Millis = 60 * 60 * 1000;
 
-/// Before every task.
+/// The position before every task.
 pub(crate) const START: [u8; 16] = [0; 16];
 
 impl Config {
-    /// `None`: for ever.
+    /// The retention of an agent; `None`: for ever.
     fn kept_for(&self, agent: &str) -> Option<Millis> {
         let own = self.agents.get(agent).and_then(|own| own.keep_ended_hours);
         own.or(self.keep_ended_hours).and_then(millis)
     }
 
-    /// What is younger need not be looked at.
+    /// The shortest retention: younger tasks are skipped.
     fn kept_shortest(&self) -> Option<Millis> {
         let own = self.agents.values().filter_map(|own| own.keep_ended_hours);
         own.chain(self.keep_ended_hours).filter_map(millis).min()
@@ -42,7 +42,8 @@ fn millis(hours: u64) -> Option<Millis> {
 }
 
 impl Core {
-    /// One step through old tasks, behind this one. Where to go on; `None`: that was all.
+    /// Scans one step of old tasks after this one. Returns the next position; `None`: the scan is
+    /// complete.
     pub(crate) async fn expire_tasks(&self, after: TaskId) -> Option<TaskId> {
         let now = now();
         let before = now.saturating_sub(self.config.kept_shortest()?).max(0);
@@ -59,7 +60,7 @@ impl Core {
         };
         let (ids, next) = chosen(&page, is_old);
         if !ids.is_empty() {
-            // Others on the same store walk the same way: whoever was first counts.
+            // Coordinators on one store scan the same tasks: the one that erases a task counts it.
             let (gone, meters) = (Tally::default(), Arc::clone(&self.meters));
             let count = {
                 let gone = gone.clone();
@@ -71,7 +72,7 @@ impl Core {
     }
 }
 
-/// Which of a page go in one commit, and where to go on.
+/// The tasks of a page that fit in one commit, and the next position.
 fn chosen(page: &[Aged], is_old: impl Fn(&Aged) -> bool) -> (Vec<TaskId>, Option<TaskId>) {
     let (mut ids, mut events) = (Vec::new(), 0);
     for (at, task) in page.iter().enumerate().filter(|(_, task)| is_old(task)) {
@@ -84,7 +85,7 @@ fn chosen(page: &[Aged], is_old: impl Fn(&Aged) -> bool) -> (Vec<TaskId>, Option
     (ids, page.last().map(|task| task.id).filter(|_| page.len() == AT_ONCE))
 }
 
-/// Before all ids of this time, and behind all of before.
+/// A position before all ids of this time and after all earlier ids.
 fn made_at(time: Millis) -> TaskId {
     let mut bytes = START;
     bytes[..6].copy_from_slice(&time.to_be_bytes()[2..]);

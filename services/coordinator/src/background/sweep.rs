@@ -1,6 +1,5 @@
-//! What is looked for from time to time: workers that did not come back, tasks that nobody takes,
-//! keys that have expired, tasks that were kept for long enough, agents that no worker offers.
-//! Timers of single tasks are in `due`.
+//! Periodic sweeps: lost workers, tasks without workers, expired keys, the retention of ended
+//! tasks, and agents without workers. Timers of single tasks are in `timeouts`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,13 +15,14 @@ use crate::{
     store::{Write, key_retention},
 };
 
-/// How late the sweep may be.
+/// The sweep interval.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two looks for expired keys. Late ones do no harm: they are not found any more.
+/// Interval between two sweeps of expired keys. A late sweep does no harm: lookups ignore expired
+/// keys.
 const KEYS_TICK: Duration = Duration::from_secs(10);
-/// Between two walks through the tasks that may be old enough to be forgotten.
+/// Interval between two retention scans.
 const ENDED_TICK: Duration = Duration::from_secs(10 * 60);
-/// Keys forgotten in one commit, so that nobody waits long for it.
+/// Keys erased in one commit, so that other writes do not wait long.
 const KEYS_AT_ONCE: usize = 1000;
 
 pub(crate) async fn run(core: Arc<Core>) {
@@ -31,7 +31,7 @@ pub(crate) async fn run(core: Arc<Core>) {
     let mut keys_due = Instant::now();
     let (mut ended_due, mut place) = (Instant::now(), None);
     let mut bindings_due = Instant::now() + limits::WORKER_ID_RENEWAL;
-    // Not at once: after a long stop the workers have to come back first.
+    // Not at once: after a long stop the workers have to reattach first.
     let agents_interval = core.config.agents_interval();
     let (mut agents_due, mut _forgetting) = (Instant::now() + agents_interval, None);
     loop {
@@ -46,7 +46,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             state.give_up_waiting(&core.config, now);
         });
         if keys_due <= Instant::now() {
-            // More than one commit takes are taken by the ticks that follow.
+            // More keys than one commit erases are erased by the following ticks.
             let all = core.forget_keys().await;
             keys_due = Instant::now() + if all { KEYS_TICK } else { TICK };
         }
@@ -55,7 +55,7 @@ pub(crate) async fn run(core: Arc<Core>) {
             bindings_due = Instant::now() + limits::WORKER_ID_RENEWAL;
         }
         if agents_due <= Instant::now() {
-            // Beside the rest, which must not wait for a commit.
+            // Concurrent, because the sweep must not wait for a commit.
             let own = Arc::clone(&core);
             let forgetting = tokio::spawn(async move { own.forget_agents().await });
             _forgetting = Some(AbortOnDropHandle::new(forgetting));
@@ -69,7 +69,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 impl Core {
-    /// Forgets keys that have expired. False: there may be more.
+    /// Erases expired keys. False: there may be more.
     pub(crate) async fn forget_keys(&self) -> bool {
         let before = now() - key_retention();
         match self.store.oldest_key().await {

@@ -1,6 +1,6 @@
-//! Living with other coordinators on one store: keeping the lease, hearing what they do, taking
-//! over from those that are gone, and claiming what waits for workers that are here. The store is
-//! the only place where coordinators meet; who wins a race is decided there and nowhere else.
+//! Ownership by lease: keeps this coordinator's lease, takes over tasks of coordinators whose lease
+//! has expired, and claims queued tasks for workers that are attached here. Coordinators meet only
+//! in the store, which decides every race.
 
 use crate::telemetry::metrics::Acquired;
 use std::{
@@ -32,18 +32,19 @@ use crate::{
     task::{Millis, Task, a2a_view::cancelled},
 };
 
-/// Tasks taken over from a coordinator that is gone, at once: others take their part meanwhile.
+/// Tasks taken over in one step, so that peers can take their share meanwhile.
 const TAKEN_AT_ONCE: usize = 256;
-/// Tasks claimed for one agent at once.
+/// Tasks claimed for one agent in one step.
 const CLAIMED_AT_ONCE: usize = 64;
-/// Every so many looks everything is compared with the store, whatever the notices said.
+/// Number of looks between two comparisons of everything with the store, independent of
+/// notifications.
 const LOOKS_TO_COMPARE: u32 = 4;
 
 impl Core {
-    /// Does all of it for as long as it is polled. Nothing if nobody shares the store.
+    /// Runs the lease loop and the notification loop. Does nothing on a store that is not shared.
     pub(crate) async fn keep_cluster(self: Arc<Self>) {
         let Some(cluster) = self.store.cluster() else { return };
-        // Beside each other: whatever there is to hear of, the lease is not to wait for it.
+        // Concurrent: handling notifications must not delay the lease.
         tokio::join!(self.keep_lease(cluster), self.keep_up(cluster));
     }
 
@@ -67,7 +68,7 @@ impl Core {
         }
     }
 
-    /// Hears what others do, and does what follows from it.
+    /// Handles notifications, and looks at the store periodically.
     async fn keep_up(self: &Arc<Self>, cluster: &dyn Cluster) {
         let mut notices = cluster.notices();
         let mut looks = interval(self.beat_interval());
@@ -88,7 +89,7 @@ impl Core {
         }
     }
 
-    /// What is found without being told.
+    /// Looks at the store without a notification.
     pub(crate) async fn look(self: &Arc<Self>, cluster: &dyn Cluster, everything: bool) {
         if self.lock().closed.is_some() {
             return;
@@ -110,7 +111,7 @@ impl Core {
         (self.lease() / 6).min(Duration::from_secs(1))
     }
 
-    /// Renews the lease and looks around. The time at which it began is when the lease begins.
+    /// Renews the lease and reads the peers. The lease counts from the start of the request.
     async fn beat(self: &Arc<Self>, cluster: &dyn Cluster) -> Result<Instant, ReadError> {
         let began = Instant::now();
         if self.lock().closed == Some(Closed::StoreFailed) {
@@ -119,7 +120,7 @@ impl Core {
         let presences = cluster.beat(self.presence()).await?;
         self.change(|state| {
             state.is_away = false;
-            // Who leaves only says so.
+            // A leaving coordinator only reports that it leaves.
             if state.closed.is_none() {
                 state.apply_peer_load(PeerLoad::new(presences), now());
             }
@@ -127,14 +128,14 @@ impl Core {
         Ok(began)
     }
 
-    /// A lease that cannot be renewed is about to be somebody else's to take over.
+    /// The renewal failed: peers may take over once the lease has expired.
     fn beat_failed(self: &Arc<Self>, error: &ReadError, good_until: Instant) {
         let lapsed = matches!(error, ReadError::Lapsed);
         if !lapsed && Instant::now() < good_until {
             tracing::warn!(%error, "the lease was not renewed");
             return;
         }
-        // All at once: the writer opens the door again when it finds that it has lapsed.
+        // In one change: the commit loop accepts calls again when it has handled the lapse.
         self.change(|state| {
             if state.closed.is_some() {
                 return;
@@ -142,14 +143,14 @@ impl Core {
             tracing::error!(%error, "the lease has lapsed; everything is read again");
             self.meters.lapsed.add(1);
             self.lapsed.store(true, Ordering::Relaxed);
-            // It may have a batch under way that nobody answers. Workers must not wait for that:
-            // others go on with what they run, unless they bring it along.
+            // A batch may be under way without an answer. Workers must not wait for it: peers
+            // continue their tasks, unless the workers bring the tasks along.
             state.close(Closed::StoreFailed);
             state.cut_workers();
         });
     }
 
-    /// For the writer, which recovers: between two batches memory may be thrown away.
+    /// For the commit loop, which recovers between two batches: the state may be discarded then.
     pub(crate) fn take_lapse(&self) -> Option<WriteError> {
         let lapsed = self.lapsed.swap(false, Ordering::Relaxed);
         lapsed.then(|| WriteError::Unavailable("the lease has lapsed".to_owned()))
@@ -172,14 +173,14 @@ impl Core {
         Ok(())
     }
 
-    /// Tasks that have just become ours.
+    /// Activates tasks that this coordinator has just acquired.
     pub(crate) fn activate_tasks(&self, tasks: Vec<Task>, how: Acquired) {
         if tasks.is_empty() {
             return;
         }
         self.meters.taken(how, tasks.len());
         self.change(|state| {
-            // Whoever reads the store again finds them there.
+            // The recovery reads these tasks from the store.
             if state.closed.is_some() {
                 return;
             }
@@ -191,7 +192,7 @@ impl Core {
                     active.owned_since = Instant::now();
                 }
                 if !matches!(how, Acquired::Adopted) && !state.tasks.contains(&task.id) {
-                    // Its worker may be here and know nothing of it: it learns when it attaches.
+                    // A worker that is attached here learns of the task when it reattaches.
                     let worker = task.worker.parse::<WorkerId>();
                     worker.into_iter().for_each(|worker| state.registry.detach(worker));
                 }
@@ -203,7 +204,7 @@ impl Core {
         });
     }
 
-    /// Whatever this worker runs comes with it.
+    /// Takes ownership of every task that this worker runs.
     pub(crate) async fn adopt(&self, worker: WorkerId) -> Result<(), Error> {
         let Some(cluster) = self.store.cluster() else { return Ok(()) };
         self.lock().check_open()?;
@@ -212,7 +213,7 @@ impl Core {
         Ok(())
     }
 
-    /// Fetches what waits elsewhere for workers that are here and have nothing to do.
+    /// Claims tasks that are queued at peers for workers here with free slots.
     async fn claim_work(self: &Arc<Self>, cluster: &dyn Cluster) {
         let wanted = self.lock().room_for_others();
         for (agent, room) in wanted {
@@ -230,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Ends tasks of others that nobody waits for any more, as their callers wished.
+    /// Cancels tasks of peers whose last watcher here has left, as their callers requested.
     fn stop_forsaken(self: &Arc<Self>) {
         let remote_to_cancel = std::mem::take(&mut self.lock().remote_to_cancel);
         for id in remote_to_cancel {
@@ -239,20 +240,20 @@ impl Core {
                 let text = "cancelled because its caller went away";
                 let failure: Failure = cancelled("disconnect", text, None);
                 if let Ok(Some(stored)) = core.store.task(id, Scope::default()).await {
-                    // Ended meanwhile is as good.
+                    // A task that has ended meanwhile needs no cancel.
                     let _ = core.stop(stored.task, failure, "disconnect").await;
                 }
             });
         }
     }
 
-    /// What others should know of us.
+    /// The heartbeat of this coordinator for its peers.
     fn presence(&self) -> Presence {
         let agents = self.agents_here(&AgentsRequest::default());
         let state = self.lock();
         let agents = agents.into_iter().map(|mut agent| {
             agent.card = None;
-            // Those that nobody ever offered are none here.
+            // Agents without an offer are unknown here.
             let demand = state.registry.demand_here(&agent.name);
             Load { agent: Some(agent), demand }
         });
@@ -266,7 +267,7 @@ impl Core {
 async fn next_notice(notices: &mut mpsc::Receiver<Notice>) -> Notice {
     match notices.recv().await {
         Some(notice) => notice,
-        // There are beats, which find everything.
+        // The heartbeats find every change.
         None => std::future::pending().await,
     }
 }
@@ -278,7 +279,8 @@ impl State {
         if was_alone && !self.registry.peer_load.is_empty() {
             self.announce_queued();
         }
-        // A worker that is attached elsewhere does not have what only we think it has.
+        // Tasks that only memory assigns to a worker are not at that worker if it is attached
+        // elsewhere.
         let gone = self.registry.workers.iter().filter(|(id, worker)| {
             matches!(worker.link, Link::Gone { .. }) && self.registry.peer_load.has(id)
         });
@@ -291,7 +293,7 @@ impl State {
         }
     }
 
-    /// From now on there are others who may have room.
+    /// Announces the queued tasks to peers that have just appeared.
     fn announce_queued(&mut self) {
         let agents = self.registry.agents.iter();
         let queued: Vec<_> = agents
@@ -300,7 +302,7 @@ impl State {
         queued.into_iter().for_each(|(id, agent)| self.announce(id, &agent));
     }
 
-    /// What we knew of a task that went away and came back.
+    /// Drops the older in-memory copy of a task that was lost and acquired again.
     fn let_go_of_older(&mut self, task: &Task) {
         let known = self.tasks.get(&task.id);
         if known
@@ -310,15 +312,14 @@ impl State {
         }
     }
 
-    /// There is no worker for it here after all.
+    /// Announces a task that is queued here without a worker.
     pub(crate) fn announce_if_queued(&mut self, id: TaskId) {
         let active = self.tasks.get(&id).filter(|active| active.queued.is_some());
         let agent = active.map(|active| self.target(active.pending()));
         agent.into_iter().for_each(|agent| self.announce(id, &agent));
     }
 
-    /// Agents for which tasks wait elsewhere while workers here have nothing to do, and how many
-    /// they could take.
+    /// Agents with queued tasks at peers and free slots here, and the number of tasks that fit.
     fn room_for_others(&mut self) -> Vec<(String, usize)> {
         self.has_spare_capacity = false;
         if self.closed.is_some() || self.registry.peer_load.is_empty() {

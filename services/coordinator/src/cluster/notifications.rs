@@ -1,6 +1,6 @@
-//! What other coordinators did, as notices tell or as is found by comparing: our own tasks that
-//! they changed or took, those that somebody here follows, relatives that ended, agents that are
-//! new. A notice is only a reason to look: what is so is read from the store.
+//! Handles LISTEN/NOTIFY hints from other coordinators, and the periodic comparison that finds lost
+//! hints: tasks that a peer changed or took, watched tasks, relatives that ended, new agents. A
+//! hint is only a reason to read the store.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Core {
-    /// Does what follows from one notice.
+    /// Handles one notification.
     pub(crate) async fn on_notification(self: &Arc<Self>, cluster: &dyn Cluster, notice: Notice) {
         let heard = match notice {
             Notice::Changed(ids) => self.on_tasks_changed(ids).await,
@@ -40,12 +40,12 @@ impl Core {
             }
         };
         if let Err(error) = heard {
-            // What was not heard is found by comparing.
+            // The next comparison finds it.
             tracing::debug!(%error, "news of others cannot be read");
         }
     }
 
-    /// These tasks took a step elsewhere.
+    /// These tasks were changed by a peer.
     async fn on_tasks_changed(self: &Arc<Self>, ids: Vec<TaskId>) -> Result<(), Error> {
         let (ours, kin) = {
             let mut state = self.lock();
@@ -61,7 +61,7 @@ impl Core {
         self.look_at_kin(kin).await
     }
 
-    /// Relatives of our tasks that are elsewhere: with a parent its children end.
+    /// Reads the relatives that peers own: children end with their parent.
     async fn look_at_kin(&self, ids: Vec<TaskId>) -> Result<(), Error> {
         if ids.is_empty() {
             return Ok(());
@@ -77,11 +77,11 @@ impl Core {
         Ok(())
     }
 
-    /// An agent that nobody has told us of may have been offered elsewhere just now.
+    /// Reads an agent that is unknown here: a peer may just have offered it.
     pub(crate) async fn load_unknown_agent(&self, agent: &str) -> Result<(), Error> {
         let is_unknown_agent = self.lock().is_unknown_agent(agent);
         if is_unknown_agent {
-            // The name may be a stranger's guess: only that one is read.
+            // The name comes from a caller and may not exist, so only this agent is read.
             let only = (!agent.is_empty()).then(|| agent.to_owned());
             let known = self.store.agents(only).await?;
             self.change(|state| known.into_iter().for_each(|known| state.registry.learn(known)));
@@ -95,7 +95,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds what no notice told, because it was lost or whoever should have sent it died.
+    /// Finds changes whose notification was lost, or was never sent because its sender died.
     pub(crate) async fn compare(self: &Arc<Self>, cluster: &dyn Cluster) {
         if self.lock().closed.is_some() {
             return;
@@ -122,7 +122,7 @@ impl Core {
         }
     }
 
-    /// The store gave us these, and its answer was lost on the way.
+    /// Activates tasks that the store assigned to this coordinator in an answer that was lost.
     async fn take_in_unknown(&self, ids: Vec<TaskId>) -> Result<(), Error> {
         for id in ids {
             let stored = match self.store.task(id, Scope::default()).await {
@@ -140,7 +140,7 @@ impl Core {
 }
 
 impl State {
-    /// Is it an agent that only others may know?
+    /// Whether the agent is unknown here and peers may know it.
     pub(crate) fn is_unknown_agent(&self, agent: &str) -> bool {
         self.is_shared
             && match agent {
@@ -149,7 +149,7 @@ impl State {
             }
     }
 
-    /// Tasks that we think are ours and that the store says otherwise of.
+    /// Tasks that memory counts as owned and the store does not.
     fn astray(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
         let owned: HashMap<_, _> = owned.iter().copied().collect();
         let active = self.tasks.iter().filter(|(_, active)| active.is_confirmed());

@@ -1,7 +1,7 @@
-//! Workers attach to a coordinator by chance and stay there, so the one that started last after a
-//! rollout has none, and whatever is sent to it is done by way of another. Here those that have
-//! more than their share send some elsewhere. Where they go is chance again, and what others have
-//! may be a second old, so it takes a few rounds and comes to rest.
+//! Rebalancing of workers over coordinators. A worker attaches to any coordinator and stays, so the
+//! coordinator that started last has too few. A coordinator with more than its share evicts some;
+//! their next choice is random and the load of peers may be a heartbeat stale, so the rebalance
+//! takes a few rounds and converges.
 
 use crate::engine::workers::registry::Evicted;
 use std::{collections::BTreeMap, time::Duration};
@@ -14,13 +14,13 @@ use tokio::time::Instant;
 
 use crate::engine::{core::State, workers::registry::Worker};
 
-/// Who was sent away and is here again found nobody better: it does not know the one that has too
-/// few, or cannot reach it. It is left alone for a while, and longer each time.
+/// Pause for a worker that was evicted and came back: it does not know the coordinator that has too
+/// few, or cannot reach it. The pause grows with each return (exponential backoff).
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Workers that offer the same agents can stand in for one another. Each such pool is spread on its
-/// own, or one coordinator would have all of one agent and none of the other.
+/// A pool: workers that offer the same agents and can replace one another. Each pool is balanced on
+/// its own; otherwise one coordinator could have all workers of one agent.
 type Pool<'a> = Vec<&'a str>;
 
 fn pool(agents: &[String]) -> Pool<'_> {
@@ -30,11 +30,12 @@ fn pool(agents: &[String]) -> Pool<'_> {
 }
 
 impl State {
-    /// Sends workers elsewhere of which others have too few.
+    /// Evicts workers of which peers have too few.
     pub(crate) fn spread_workers(&mut self) {
         let is_there = |id: &WorkerId| self.registry.peer_load.has(id);
         let attached = self.registry.workers.iter().filter(|(_, worker)| worker.is_attached());
-        // Who is said to be there and is here has just come: what they said is too old to judge by.
+        // A worker that peers list and that is attached here has just moved: their heartbeat is
+        // stale.
         let is_stale = attached.map(|(id, _)| id).any(is_there);
         if self.closed.is_some() || is_stale {
             return;
@@ -52,7 +53,7 @@ impl State {
         }
     }
 
-    /// Of each pool those that have the least to take along.
+    /// The workers to evict: of each pool those with the fewest attempts.
     fn excess(&self) -> Vec<WorkerId> {
         let mut here = BTreeMap::<Pool, Vec<(WorkerId, &Worker)>>::new();
         for (id, worker) in &self.registry.workers {
@@ -77,8 +78,8 @@ impl State {
     }
 }
 
-/// Half of what is above the share, as others do the same meanwhile, and at least one. Those that
-/// are `going` count as gone.
+/// Half of the surplus above the fair share, because peers evict at the same time, and at least
+/// one. Workers that are `going` already count as gone.
 fn excess(here: usize, going: usize, others: &[usize]) -> usize {
     let all = here + others.iter().sum::<usize>();
     let share = all.div_ceil(1 + others.len());

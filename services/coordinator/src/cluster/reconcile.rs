@@ -1,6 +1,6 @@
-//! What others did with tasks of ours: stopped or answered them by their version, or took them over
-//! because their worker went there, because they had a worker for them, or because our lease had
-//! lapsed. What follows from it here is what would have followed had it been done here.
+//! Reconciles the in-memory copy of a task with the store after another coordinator changed it
+//! (cancel or answer, by optimistic concurrency) or took ownership. Applies the same local side
+//! effects as a local change would.
 
 use std::sync::Arc;
 
@@ -26,26 +26,26 @@ use crate::{
     task::{Millis, Task, is_waiting},
 };
 
-/// How a task of ours is found in the store.
+/// The state of a task in the store, compared with its copy in memory.
 pub(crate) enum StoredTask {
-    /// Ours, or ended.
+    /// This coordinator owns the task, or the task has ended.
     Here(Box<RemoteStep>),
-    /// When the store was asked: what has come here since then is ours all the same.
+    /// A peer owned the task at this time. An acquisition after that is newer.
     Remote(Instant),
-    /// It was answered by a message, or has expired.
+    /// The task has no row: its reply was a bare message, or its retention has passed.
     Gone,
 }
 
-/// What has happened to a task without us.
+/// The events of a task that are newer than its copy in memory.
 pub(crate) struct RemoteStep {
     task: Task,
     events: Vec<Event>,
-    /// It was not another's when it ended.
+    /// This coordinator owned the task when it ended.
     is_ours: bool,
 }
 
 impl Core {
-    /// A task of ours may have changed without us.
+    /// Reads a task that a peer may have changed, and reconciles its copy in memory.
     pub(crate) async fn look_again(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
         let Some(published) = self.lock().tasks.get(&id).map(|active| active.published) else {
             return Ok(());
@@ -55,8 +55,8 @@ impl Core {
         Ok(())
     }
 
-    /// The task as it is stored, for whoever is about to do something with it. One that turns out
-    /// to be another's is let go of first: what we think of it is older than what was read.
+    /// Reads a task from the store for a call. If a peer owns the task, the copy in memory is older
+    /// and is released first.
     pub(crate) async fn read(&self, id: TaskId, scope: Scope) -> Result<Option<Task>, Error> {
         let asked = Instant::now();
         let Some(Stored { task, ours, .. }) = self.store.task(id, scope).await? else {
@@ -68,19 +68,19 @@ impl Core {
         Ok(Some(task))
     }
 
-    /// The task as it is stored, with its events after `seq`.
+    /// Reads a task from the store, with its events after `seq`.
     pub(crate) async fn find(&self, id: TaskId, seq: u64) -> Result<StoredTask, Error> {
         let asked = Instant::now();
         let stored = match self.store.task(id, Scope::default()).await {
-            // Nobody can go on with it, however often it is read.
+            // A corrupt task stays corrupt however often it is read.
             Err(damaged @ ReadError::Damaged { .. }) => {
-                tracing::error!(error = %damaged, "it is given up");
+                tracing::error!(error = %damaged, "task is corrupt in the store: dropped from memory");
                 None
             }
             stored => stored?,
         };
         let Some(Stored { task, ours, .. }) = stored else { return Ok(StoredTask::Gone) };
-        // What has ended belongs to nobody, and we are the ones who know its worker.
+        // A task that has ended has no owner, and this coordinator knows its worker.
         if !ours && !task.is_final() {
             return Ok(StoredTask::Remote(asked));
         }
@@ -99,7 +99,7 @@ impl State {
         match found {
             StoredTask::Remote(asked) if active.owned_since > asked => {}
             StoredTask::Remote(_) => self.release_ownership(id),
-            // What we have on its way to the store is refused there, and looks again itself.
+            // The store refuses the writes that are queued here, and their rollback reconciles.
             StoredTask::Here(step)
                 if !active.is_confirmed() || step.task.version <= active.pending().version => {}
             StoredTask::Here(step)
@@ -107,7 +107,7 @@ impl State {
             {
                 self.apply_remote_events(*step, now);
             }
-            // It went on while we read: there is a notice of that, too.
+            // The task moved on during the read; a notification follows.
             StoredTask::Here(_) => {}
             StoredTask::Gone if active.published > 0 => {
                 self.release_ownership(id);
@@ -117,8 +117,8 @@ impl State {
         }
     }
 
-    /// Those who wait for what a refused step would have done, or one after it. Wherever the task
-    /// is by now, they are told.
+    /// Takes out the waiters of the refused write and of writes built on it, here or in the remote
+    /// watch.
     pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
         let waiters = match self.tasks.get_mut(&id) {
             Some(active) => &mut active.waiters,
@@ -135,8 +135,8 @@ impl State {
         riders
     }
 
-    /// A step of ours was refused: the task is as it was found. Gives back who waited for what
-    /// will never be.
+    /// Rolls back a refused write: the task becomes as it is stored. Returns the waiters of the
+    /// refused writes.
     pub(crate) fn rollback(&mut self, id: TaskId, found: StoredTask, now: Millis) -> Vec<Waiter> {
         let Some(active) = self.tasks.get_mut(&id) else { return Vec::new() };
         let step = match found {
@@ -156,18 +156,18 @@ impl State {
             StoredTask::Here(step) => *step,
         };
         let task = &step.task;
-        // Back to what is confirmed, from where the steps of others can be taken.
+        // Back to the confirmed state, from where the remote events are applied.
         active.published = task.seq - step.events.len() as u64;
         let (old, assigned) = (active.pending().worker.clone(), active.assigned);
-        // What it reported and is not stored, it must send again, and what it does not have be told
-        // again: as happens when it attaches.
+        // The worker has to resend the reports that are not stored, and gets the messages that it
+        // may have missed, as after a reattach.
         let concerned = [Some(&old).filter(|_| assigned), Some(&task.worker)];
         for worker in concerned.into_iter().flatten().filter_map(|w| w.parse().ok()) {
             self.registry.detach(worker);
         }
         let Some(active) = self.tasks.get_mut(&id) else { return Vec::new() };
         if task.is_final() {
-            // Who was to have it and was not told has nothing to stop.
+            // A worker that was never sent the assignment has nothing to stop.
             if !assigned && let Ok(worker) = old.parse::<WorkerId>() {
                 self.finish_on(worker, id);
             }
@@ -194,7 +194,7 @@ impl State {
         Vec::new()
     }
 
-    /// Another coordinator has it now. Whoever waits for it here goes on to wait.
+    /// A peer owns the task now. The waiters here keep waiting as a remote watch.
     pub(crate) fn release_ownership(&mut self, id: TaskId) {
         let Some(active) = self.tasks.remove(&id) else { return };
         let (agent, runner) =
@@ -208,7 +208,8 @@ impl State {
         }
         if let Ok(worker) = active.pending().worker.parse::<WorkerId>() {
             self.finish_on(worker, id);
-            // What it still reports here is not ours to take: it must find who has the task.
+            // Reports of this worker belong to the new owner: the worker must find that
+            // coordinator.
             if active.assigned {
                 self.registry.detach(worker);
             }
@@ -221,11 +222,11 @@ impl State {
         self.convert_to_remote_watch(id, *active);
     }
 
-    /// Somebody else took these steps of a task of ours.
+    /// Applies the events of a peer to a task of this coordinator.
     fn apply_remote_events(&mut self, step: RemoteStep, now: Millis) {
         let RemoteStep { task, events, is_ours } = step;
         let id = task.id;
-        // Who had it when it was stopped, and knows its worker, sees to that.
+        // The owner at the time of the cancel knows the worker, and defers the cancel if necessary.
         if is_ours && task.state == TaskState::Canceled {
             self.note_undelivered_cancel(id);
             self.enqueue_deferred_cancels(now);

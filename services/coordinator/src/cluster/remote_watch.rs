@@ -1,6 +1,5 @@
-//! Tasks that another coordinator has and that somebody here follows or waits for. What happens to
-//! them is read from the store, when a notice says that there is something or a look finds it; it
-//! is passed on like the steps of our own, in order and once.
+//! Watches of tasks that another coordinator owns. After a notification or a periodic look, the new
+//! events are read from the store and passed on in order, each once, like events of local tasks.
 
 use crate::engine::effect::WriteResult;
 use crate::engine::remote_watch::RemoteWatch;
@@ -33,13 +32,13 @@ use crate::{
     task::{Task, is_final, is_waiting},
 };
 
-/// Events read at once.
+/// Events read in one query.
 const PAGE: usize = 256;
-/// Tasks that are caught up with at once.
+/// Tasks refreshed concurrently.
 const AT_ONCE: usize = 16;
 
 impl State {
-    /// Confirmed events of a task that is not ours, from `after` on at the latest.
+    /// Watches a remote task: confirmed events, starting after `after` or earlier.
     pub(crate) fn follow(&mut self, id: TaskId, after: u64) -> mpsc::Receiver<Seen> {
         let (watcher, events) = mpsc::channel(limits::SUBSCRIBER_EVENTS_MAX);
         let followed = self.remote_watches.entry(id).or_insert_with(|| RemoteWatch::new(after));
@@ -49,7 +48,7 @@ impl State {
         events
     }
 
-    /// Answers when the task has ended or asks, wherever it is. It did neither when it was read.
+    /// Waits for a remote task to end or ask. It had done neither when it was read.
     pub(crate) fn wait_for_remote_task(&mut self, task: &Task, waiter: Waiter) {
         let (id, seq) = (task.id, task.seq);
         let waiter = Waiter { min_seq: seq, ..waiter };
@@ -68,8 +67,8 @@ impl State {
         }
     }
 
-    /// A task of ours is another's now: whoever waits for it goes on to wait. Those who watch read
-    /// on from the store by themselves.
+    /// Converts a task that a peer has taken into a remote watch, so that its waiters keep waiting.
+    /// The watchers read on from the store by themselves.
     pub(crate) fn convert_to_remote_watch(&mut self, id: TaskId, active: ActiveTask) {
         if active.waiters.is_empty() {
             return;
@@ -84,7 +83,7 @@ impl State {
         self.remote_dirty.insert(id);
     }
 
-    /// A step that we took while a task was ours turned out to be durable after it had moved.
+    /// A write from the time when the task was owned here turned out to be durable.
     pub(crate) fn confirm_remote(&mut self, id: TaskId, last: u64) {
         if let Some(followed) = self.remote_watches.get_mut(&id) {
             followed.confirmed = followed.confirmed.max(last);
@@ -92,7 +91,7 @@ impl State {
         }
     }
 
-    /// A task that was followed is ours now.
+    /// Ends the remote watch of a task that is now owned here, and moves its waiters to the task.
     pub(crate) fn take_remote_watch(&mut self, id: TaskId) {
         let Some(followed) = self.remote_watches.remove(&id) else { return };
         let Some(active) = self.tasks.get_mut(&id) else { return };
@@ -100,11 +99,11 @@ impl State {
         active.may_reply_without_task =
             followed.may_reply_without_task && active.pending().reported == 0;
         active.key = followed.key.filter(|_| active.may_reply_without_task);
-        // The watchers come back to it by themselves, as their channel is gone.
+        // The channels of the watchers are closed, so they join again.
         self.answer_settled(id);
     }
 
-    /// False: nobody follows it any more, and it is forgotten.
+    /// False: the watch has no watcher or waiter left and was removed.
     fn is_still_watched(&mut self, id: &TaskId) -> bool {
         let matters = self.remote_watches.get(id).is_some_and(RemoteWatch::matters);
         if !matters {
@@ -113,7 +112,7 @@ impl State {
         matters
     }
 
-    /// Those who wait for what is so already.
+    /// Answers the waiters whose condition holds already.
     pub(crate) fn answer_settled(&mut self, id: TaskId) {
         let Some(active) = self.tasks.get_mut(&id) else { return };
         let begun = active.pending().reported > 0;
@@ -132,13 +131,13 @@ impl State {
         }
     }
 
-    /// Does anybody here still want to hear of this task, wherever it is?
+    /// Whether the task has a watcher or a waiter here, wherever it is owned.
     pub(crate) fn is_followed_here(&self, id: TaskId) -> bool {
         let active = self.tasks.get(&id).is_some_and(|active| active.is_followed());
         active || self.remote_watches.get(&id).is_some_and(RemoteWatch::is_followed)
     }
 
-    /// Is there anything to do about others?
+    /// Whether the notification loop has anything to do.
     pub(crate) fn has_cluster_work(&self) -> bool {
         self.is_shared
             && (!self.remote_dirty.is_empty()
@@ -146,7 +145,7 @@ impl State {
                 || self.has_spare_capacity)
     }
 
-    /// Everything of these that is followed here is looked at.
+    /// Marks the watched tasks among these as changed.
     pub(crate) fn mark_remote_dirty(&mut self, ids: &[TaskId]) {
         let known = ids.iter().filter(|id| self.remote_watches.contains_key(id));
         self.remote_dirty.extend(known.copied());
@@ -154,7 +153,7 @@ impl State {
 }
 
 impl Core {
-    /// Passes on what has become of the tasks that were stirred.
+    /// Passes on the new events of all changed remote watches.
     pub(crate) async fn refresh_remote_watches(self: &Arc<Self>) {
         let (watched, awaited) = {
             let mut state = self.lock();
@@ -164,7 +163,7 @@ impl Core {
             let is_watched = |id: &TaskId| !state.remote_watches[id].watchers.is_empty();
             ids.partition::<Vec<_>, _>(is_watched)
         };
-        // Those who only wait need not hear of every step.
+        // Waiters need no events before the one that they wait for.
         let settled = match self.settled(awaited).await {
             Ok(settled) => settled,
             Err(error) => return tracing::debug!(%error, "followed tasks cannot be read"),
@@ -184,7 +183,7 @@ impl Core {
             .await;
     }
 
-    /// Those of these tasks that somebody waits for and that have come so far.
+    /// The tasks among these whose waiters may be answered.
     async fn settled(&self, ids: Vec<TaskId>) -> Result<Vec<TaskId>, Error> {
         if ids.is_empty() {
             return Ok(ids);
@@ -193,7 +192,7 @@ impl Core {
         let found: HashMap<_, _> = rows.into_iter().map(|row| (row.id, row)).collect();
         let state = self.lock();
         let is_settled = |id: &TaskId| {
-            // Without a row it is gone, which they have to be told.
+            // A task without a row is gone, which the waiters must learn.
             let Some(row) = found.get(id) else { return true };
             let settled = is_final(row.state) || is_waiting(row.state);
             let first = |waiter: &Waiter| waiter.until == Until::FirstReport;
@@ -217,7 +216,7 @@ impl Core {
             };
             let stored = self.store.events(id, seq, PAGE).await?;
             if stored.is_empty() && self.store.rows(vec![id]).await?.is_empty() {
-                // Those who watch look for it themselves, and find that out.
+                // Watchers read the store themselves and find that the task is gone.
                 if let Some(followed) = self.lock().remote_watches.get_mut(&id) {
                     followed.watchers.clear();
                 }
@@ -235,7 +234,7 @@ impl Core {
                 events.iter().for_each(|(seq, event)| followed.publish(*seq, event));
                 let ended = |event: &Arc<Event>| matches!(event.body, Some(event::Body::Ended(_)));
                 if events.iter().any(|(_, event)| ended(event)) {
-                    // Those who watch have heard the last of it.
+                    // The task has ended: the watchers have its last event.
                     followed.watchers.clear();
                 }
                 !followed.waiters.is_empty()
@@ -246,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Answers those who wait, if what they wait for is so by now.
+    /// Answers the waiters whose condition holds now.
     async fn answer_followed(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
         let Some(stored) = self.store.task(id, Scope::default()).await? else {
             let gone = Failure::from(Error::TaskNotFound(id.to_string()));
@@ -289,8 +288,8 @@ impl Core {
         over
     }
 
-    /// The agent answered with a bare message, where it was taken for the end of a task, since who
-    /// waits is here. Then the task never was, as nobody was told of one.
+    /// Answers with the bare message of the agent, if the owner stored it as the end of a task
+    /// because its waiter was here. No caller has seen a task, so the task is erased.
     async fn answer_with_message(self: &Arc<Self>, task: &Task) -> bool {
         let may_reply_without_task = {
             let state = self.lock();
@@ -322,7 +321,8 @@ impl Core {
         true
     }
 
-    /// What a leaving coordinator tells those who still wait: where the answer is to be had.
+    /// Answers the waiters of a leaving coordinator with the id of their task, to be read
+    /// elsewhere.
     pub(crate) fn redirect_waiters(&self) {
         let (active, followed) = {
             let mut state = self.lock();
@@ -346,12 +346,13 @@ impl Core {
         }
     }
 
-    /// It takes nothing more. Asked under the lock too, so it must not ask for it.
+    /// Whether the coordinator has left. An atomic, because it is also read under the state lock.
     pub(crate) fn has_left(&self) -> bool {
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Others may hold on to a task because nobody follows it any more where it was begun.
+    /// Tells the owner that the task is watched here, so that its cancel-on-disconnect does not
+    /// fire.
     pub(crate) fn notify_watched(&self, id: TaskId) {
         if let Some(cluster) = self.store.cluster() {
             cluster.tell(Notice::Followed(id));
@@ -359,7 +360,7 @@ impl Core {
     }
 }
 
-/// Why somebody cannot be answered here who waits for a task that is known to be stored.
+/// The failure of a waiter that cannot be served here although its task is stored.
 pub(crate) fn unserved(error: Error, id: TaskId) -> Failure {
     match error {
         Error::Leaving => moved(id),
@@ -367,7 +368,7 @@ pub(crate) fn unserved(error: Error, id: TaskId) -> Failure {
     }
 }
 
-/// The task goes on; whoever waits for it asks another coordinator.
+/// The task continues at another coordinator, where the caller can read it.
 fn moved(id: TaskId) -> Failure {
     Failure::new(&reason::UNAVAILABLE)
         .because("the coordinator is leaving, and the task goes on: read it with GetTask")
@@ -377,7 +378,7 @@ fn moved(id: TaskId) -> Failure {
 }
 
 impl Task {
-    /// The message that was the whole answer, if there was nothing else.
+    /// The bare message, if the events contain nothing else.
     fn bare_message(&self) -> Option<&faultline_proto::a2a::Message> {
         let alone = self.state == TaskState::Completed && self.artifact_bytes() == 0;
         self.status_message.as_ref().filter(|_| alone && self.reported == 1 && self.attempt == 1)

@@ -1,6 +1,5 @@
-//! Steps of tasks that other coordinators have: whoever is asked to stop or to answer one does it,
-//! by the task's version and whoever owns it. What follows from it, for its worker, its slot, its
-//! children, is done by the owner, who hears of it (`absorb`).
+//! Cancels or answers a task owned by another coordinator, with a compare-and-swap on its version
+//! (optimistic concurrency). The owner is notified and runs the side effects (`reconcile`).
 
 use crate::engine::admission::answer_of;
 use crate::task::confirmed::Confirmed;
@@ -27,17 +26,17 @@ use crate::{
     task::{Refused, Task},
 };
 
-/// How often a step is tried that others are always faster than.
+/// Attempts of a compare-and-swap before the call fails as contended.
 pub(crate) const STEP_TRIES: usize = 8;
 
 impl Core {
-    /// Has another coordinator this task?
+    /// Whether a peer owns this task.
     pub(crate) fn is_elsewhere(&self, task: &Task) -> bool {
         let state = self.lock();
         state.is_shared && !task.is_final() && !state.tasks.contains(&task.id)
     }
 
-    /// `None`: somebody else was faster, or it is here by now.
+    /// Cancels a remote task. `None`: a peer was first, or the task is owned here by now.
     pub(crate) async fn stop_elsewhere(
         self: &Arc<Self>,
         task: &Task,
@@ -59,7 +58,8 @@ impl Core {
             true => {
                 let id = task.id;
                 self.change(|state| state.on_remote_relative_ended(id, now()));
-                // Should it have come here meanwhile: nobody else tells us of our own step.
+                // The task may be owned here by now, and a coordinator gets no notification of its
+                // own write.
                 self.look_again(id).await?;
                 Ok(Some(Confirmed::into_a2a(task, None)))
             }
@@ -67,7 +67,7 @@ impl Core {
         }
     }
 
-    /// Answers what a task of another coordinator asks. Its id: it goes on.
+    /// Answers a question of a remote task and returns its id.
     pub(crate) async fn answer_elsewhere(
         self: &Arc<Self>,
         task: Task,
@@ -89,7 +89,7 @@ impl Core {
             };
             let extras = with(&task);
             if self.write_by_version(&mut task, body, extras).await? {
-                // As above.
+                // The task may be owned here by now, as after a cancel.
                 self.look_again(task.id).await?;
                 return Ok(Answered::Remote(task.id));
             }
@@ -99,7 +99,7 @@ impl Core {
         Err(contended())
     }
 
-    /// Takes one step, by version. False: somebody else was faster.
+    /// Writes one event by version. False: a peer was first.
     async fn write_by_version(
         self: &Arc<Self>,
         task: &mut Task,
@@ -120,7 +120,7 @@ impl Core {
             state.check_open()?;
             let then = vec![Effect::Receipt(receipt), Effect::Note(id)];
             state.commit_write(write, then);
-            // Queued with the write, which may be stored although nobody waits for it any more.
+            // Queued with the write, which may be stored even if the caller has left.
             self.deliver_after_commit(state, pushes);
             Ok::<_, Error>(())
         })?;
@@ -133,15 +133,15 @@ impl Core {
     }
 }
 
-/// What became of an answer.
+/// The outcome of an answer.
 pub(crate) enum Answered {
-    /// It is stored; its owner goes on with it.
+    /// The answer is stored; the owner continues the task.
     Remote(TaskId),
-    /// The task is ours by now.
+    /// This coordinator owns the task by now.
     Here(Box<Task>),
 }
 
-/// Others change the task all the time.
+/// The failure of a call that lost too many races on one task.
 pub(crate) fn contended() -> Error {
     Failure::new(&reason::ABORTED)
         .because("the task changes all the time; try again")

@@ -1,5 +1,5 @@
-//! A task that has not ended, in memory: its fold, who watches it and who waits for it. What is
-//! shown to anybody is what the store has confirmed, never what is still on its way there.
+//! A task in memory that has not ended: the fold of its events (event sourcing), its watchers and
+//! its waiters. Watchers and waiters see only events that the store has confirmed.
 
 pub(crate) mod transition;
 
@@ -56,11 +56,13 @@ pub(crate) struct ActiveTask {
     pub(crate) key: Option<Box<KeyRow>>,
     /// The number of answers that the current attempt was sent.
     pub(crate) answers_sent: usize,
+    /// Streams that follow the task, at the last published event.
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
+    /// Calls that wait for the task.
     pub(crate) waiters: Vec<Waiter>,
-    /// Since when it waits for a slot.
+    /// When the task was queued for a slot.
     pub(crate) queued: Option<Instant>,
-    /// The metrics of its agent.
+    /// The metrics of the agent.
     pub(crate) meters: Arc<AgentMeters>,
     _active: GaugeGuard,
     /// The spans that are open.
@@ -133,20 +135,24 @@ pub(crate) struct Seen {
     pub(crate) event: Arc<Event>,
 }
 
-/// Somebody who is answered later.
+/// A call that is answered when its task reports, asks or ends.
+///
+/// Created by the api under the state lock. It belongs to an [`ActiveTask`] or a `RemoteWatch` and
+/// lives until it is answered, its caller leaves, or its step is refused.
 pub(crate) struct Waiter {
     pub(crate) until: Until,
-    /// Names it, for a caller that gives up.
+    /// The key of the call, by which it is removed when its caller leaves or reaches its deadline.
     pub(crate) call: Option<CallKey>,
     pub(crate) history: Option<i32>,
-    /// The last event of the step that its caller asked for: should that be refused, it waits for
-    /// what will never be. 0: it asked for none.
+    /// The last event of the write that this call made. If the store refuses that write, the call
+    /// fails. 0: the call made no write.
     pub(crate) depends_on_seq: u64,
-    /// The last event that was there when it began to wait: what is older is no answer to it.
+    /// Only a state newer than this event answers the call.
     pub(crate) min_seq: u64,
-    /// The caller is an attempt of a task: it waits as long as the store takes.
+    /// The caller is an attempt of a task: it waits through a store outage.
     pub(crate) patient: bool,
-    /// The task is cancelled so long after the caller gave up; `None`: it goes on.
+    /// Delay after which the task is cancelled when the caller has left; `None`: the task
+    /// continues.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) done: Done,
     /// Ends the wait at the deadline of the caller; aborted when the waiter is dropped.
@@ -156,11 +162,11 @@ pub(crate) struct Waiter {
 /// Answers a call. It runs after the state lock is released.
 pub(crate) type Done = Box<dyn FnOnce(Result<SendMessageResponse, CallError>) + Send>;
 
-/// Why a call is not answered with a task or a message.
+/// Why a call ends without a task or a message.
 #[derive(Clone, Debug)]
 pub(crate) enum CallError {
-    /// The write lost a race with another coordinator: nothing was done, and the call may be made
-    /// again from the stored state.
+    /// The write lost a race with another coordinator (optimistic concurrency). Nothing was
+    /// changed, and the call may be repeated from the stored state.
     Conflict,
     Failed(Failure),
 }
@@ -207,11 +213,12 @@ impl From<CallError> for Error {
     }
 }
 
+/// The condition on which a waiter is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
-    /// The agent has said anything: now it is known whether the answer is a task or a message.
+    /// The first report of the agent is confirmed: the reply is known to be a task or a message.
     FirstReport,
-    /// The task has ended or asks.
+    /// The task has ended or has an open question.
     Settled,
 }
 
@@ -240,18 +247,18 @@ impl ActiveTask {
         Self { published: 0, open: Open::begun(), ..Self::new(task, meters) }
     }
 
-    /// Ends the spans that the task has left behind, and opens those that it is in now.
+    /// Ends the spans of states that the task has left, and opens those of its present state.
     pub(crate) fn follow_spans(&mut self, registry: &Registry) -> Option<EndedSpans> {
         self.open.follow(&self.task, || registry.version(&self.task.agent))
     }
 
-    /// Ends the open spans of a task that leaves the store without an end of its own.
+    /// Ends the open spans of a task that is erased from the store without an end.
     pub(crate) fn end_spans(&mut self, registry: &Registry) -> Option<EndedSpans> {
         self.open.vanish(&self.task, registry.version(&self.task.agent))
     }
 
-    /// Passes confirmed events on. A watcher that does not keep up is let go; it reads on from the
-    /// store and comes back.
+    /// Passes confirmed events to the watchers. A watcher whose channel is full is dropped (flow
+    /// control); it reads on from the store and joins again.
     pub(crate) fn publish(&mut self, first: u64, events: Vec<Event>) {
         self.published = first + events.len() as u64 - 1;
         if self.watchers.is_empty() {
@@ -270,15 +277,15 @@ impl ActiveTask {
         }
     }
 
-    /// Does anybody still want to hear of it?
+    /// Whether the task has a live watcher, or a waiter that can leave.
     pub(crate) fn is_followed(&self) -> bool {
-        // Who has no call cannot give up: it belongs to a stream, which watches as well.
+        // A waiter without a call key belongs to a stream, which is also a watcher.
         let waits = self.waiters.iter().any(|waiter| waiter.call.is_some());
         waits || self.watchers.iter().any(|watcher| !watcher.is_closed())
     }
 
-    /// The task with every event that was applied, durable or not. For deciding the next step and
-    /// for placement; never for an answer, an acknowledgement or a rejection.
+    /// The task with every event that was applied, durable or not: for the next decision and for
+    /// placement. Never for an answer, an acknowledgement or a rejection.
     pub(crate) fn pending(&self) -> &Task {
         &self.task
     }
@@ -293,7 +300,7 @@ impl ActiveTask {
         task_response(Confirmed::on_commit(&self.task).to_a2a(history, true))
     }
 
-    /// Replaces the task by a newer state from the store, which is confirmed by nature.
+    /// Replaces the task by a newer state from the store, which is confirmed.
     pub(crate) fn replace_by_stored(&mut self, task: Task) {
         self.task = task;
     }
@@ -303,7 +310,7 @@ impl ActiveTask {
         self.published == self.task.seq
     }
 
-    /// Takes out those who only waited for the first report.
+    /// Takes out the waiters for the first report.
     pub(crate) fn take_first_waiters(&mut self) -> Vec<Waiter> {
         let (first, later) = std::mem::take(&mut self.waiters)
             .into_iter()

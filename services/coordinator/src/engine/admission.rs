@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What a message to a task comes to: the answer to what it asks.
+/// Turns a message to a task into the answer to its open question.
 pub(crate) fn answer_of(
     state: &State,
     task: &Task,
@@ -58,7 +58,7 @@ pub(crate) fn check_gates(
     caller: &Caller,
     streams: bool,
 ) -> Result<(), Error> {
-    // What a card says is said to clients: agents may follow every task.
+    // Capabilities on a card apply to clients; agents may stream every task.
     if streams && caller.calling.is_none() {
         capabilities::check_streaming(offer)?;
     }
@@ -67,7 +67,8 @@ pub(crate) fn check_gates(
     Ok(())
 }
 
-/// The bytes of a message that may be taken. The gateway checks this too, but is not the only door.
+/// The size of a message within the bound. The gateway also checks it, but it is not the only
+/// caller.
 pub(crate) fn check_size(message: &a2a::Message) -> Result<usize, Error> {
     if nesting::is_message_too_deep(message) {
         return Err(Error::Invalid { field: "message", what: nesting::too_deep() });

@@ -11,17 +11,17 @@ use tokio::sync::broadcast;
 
 use crate::store::Row;
 
-/// What changed since watchers were last told.
+/// The task ids that changed since watchers were last served. Changed under the state lock.
 #[derive(Default)]
 pub(crate) struct Feed {
     pub(crate) watched: bool,
     pub(crate) changed: HashSet<TaskId>,
-    /// More than is kept.
+    /// More ids changed than the bound keeps.
     pub(crate) missed: bool,
 }
 
 impl Feed {
-    /// This task is not as it was, and the store knows.
+    /// Notes a durable change of a task.
     pub(crate) fn note(&mut self, id: TaskId) {
         if !self.watched {
             return;
@@ -33,7 +33,8 @@ impl Feed {
         }
     }
 
-    /// The same for a step of these events. What an agent makes and saves is on no list.
+    /// Notes a step with these events. Artifacts and checkpoints do not appear in the views and are
+    /// skipped.
     pub(crate) fn note_step(&mut self, id: TaskId, events: &[Event]) {
         let shows = |event: &Event| {
             !matches!(event.body, Some(Body::Artifact(_) | Body::Checkpointed(_)) | None)
@@ -43,7 +44,7 @@ impl Feed {
         }
     }
 
-    /// Nobody knows what changed.
+    /// The changes are unknown: watchers read everything.
     pub(crate) fn lose(&mut self) {
         self.missed = self.watched;
     }
@@ -53,10 +54,10 @@ impl Feed {
     }
 }
 
-/// What all watchers are told together.
+/// One batch of changes for all watchers.
 pub(crate) struct Changes {
     pub(crate) rows: Vec<Row>,
-    /// Of these there is nothing in the store: they were answered by a bare message.
+    /// Tasks that are no longer in the store, because their reply was a bare message.
     pub(crate) gone: Vec<TaskId>,
     pub(crate) missed: bool,
 }

@@ -1,6 +1,6 @@
-//! The loop that makes it durable, and what happens when the store does not take it: a batch that
-//! cannot be written is forgotten by everybody, a step that lost a race only by its own task. A
-//! store that will never write again is the end of it.
+//! The commit loop (group commit) and its failures. A failed batch discards the in-memory state,
+//! which is read again from the store. A conflict (optimistic concurrency) rolls back one task. A
+//! store without a writer ends the coordinator.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     store::{WriteError, Written},
 };
 
-/// Before a store that could not be read is asked again.
+/// Pause before the store is read again.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
 impl Core {
-    /// Group commit: whatever waits is committed at once, and while the disk works on it the
-    /// batch before is published. Returns only if the store has nobody left that writes.
+    /// Group commit: the queued writes are committed in one batch, and the previous batch is
+    /// published while the disk works. Returns only if the writer of the store is gone.
     pub(crate) async fn write(self: &Arc<Self>) {
         let (mut confirmed, mut clock) = (Vec::new(), store_outage::clock());
         loop {
@@ -49,8 +49,8 @@ impl Core {
                 None => Ok(Written::new()),
             };
             let Ok(written) = written else {
-                // Whoever should have answered is gone for good: to read the store again would only
-                // open the door to more that nobody writes.
+                // The writer is gone: after a recovery, new calls would be accepted and never
+                // written.
                 tracing::error!("the store's writer is gone");
                 return self.forget(&gone(), post_commits);
             };
@@ -68,7 +68,7 @@ impl Core {
                 match post_commit.wrote {
                     true if written.next() == Some(Ok(())) => confirmed.push(post_commit),
                     true => {
-                        // In order: what others did comes after what was confirmed before it.
+                        // In order: the remote change comes after the confirmed writes before it.
                         self.publish(std::mem::take(&mut confirmed));
                         refused.extend(post_commit.task.as_ref().map(|task| task.0));
                         self.abandon(post_commit).await;
@@ -80,8 +80,9 @@ impl Core {
         }
     }
 
-    /// Somebody else moved this task first: our step never was. Only who asked for it is told, and
-    /// the task is read again; whoever waits for the task goes on to wait, wherever it is now.
+    /// Rolls back a task whose write lost a race with another coordinator (optimistic concurrency).
+    /// The callers of the refused writes get a conflict, and the task is read again; other waiters
+    /// keep waiting, also if another coordinator now owns the task.
     async fn abandon(self: &Arc<Self>, refused: PostCommit) {
         self.meters.conflicts.add(1);
         let failure = CallError::Conflict;
@@ -111,7 +112,7 @@ impl Core {
         self.touch(|state| state.publish(confirmed));
     }
 
-    /// Nothing is under way. False: something has just come in.
+    /// Marks the commit loop as idle. False: a write was queued meanwhile.
     fn rest(&self) -> bool {
         let mut state = self.lock();
         state.busy = false;
@@ -137,12 +138,12 @@ impl Core {
         batch
     }
 
-    /// The store did not take a batch. Memory is ahead of it and cannot be trusted: everybody who
-    /// waits is told that nobody knows, and the store is read again as after a restart.
+    /// Recovers from a failed batch. The in-memory state is ahead of the store and is discarded,
+    /// every waiting call gets an unknown outcome, and the store is read as after a restart.
     async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<PostCommit>) {
         tracing::error!(%error, "the store failed; reading it again");
         self.forget(&error, lost);
-        // Whatever became of the lease, the next one is new.
+        // The recovery begins a new lease.
         self.take_lapse();
         let recovery = async {
             while let Err(error) = self.recover().await {
@@ -153,8 +154,8 @@ impl Core {
         self.patiently(&mut store_outage::clock(), recovery, &mut []).await;
     }
 
-    /// Throws memory away, refuses new calls, and answers those who wait: with their task if it is
-    /// known to be stored, else that the outcome is unknown.
+    /// Discards the in-memory state, refuses new calls, and answers waiting calls: with their task
+    /// if it is stored, otherwise with an unknown outcome.
     fn forget(&self, error: &WriteError, lost: Vec<PostCommit>) {
         self.meters.store_failures.add(1);
         let failure = CallError::from(Error::StoreSilent { detail: error.to_string() });
@@ -172,9 +173,9 @@ impl Core {
             state.remote_watches = std::mem::take(&mut old.remote_watches);
             state.early_disconnects = std::mem::take(&mut old.early_disconnects);
             if state.is_shared {
-                // They are stored, so what becomes of them can be followed, whoever has them then.
+                // These tasks are stored, so their callers can follow them at their new owner.
                 for (id, mut active) in old.tasks.take_stored() {
-                    // Nobody knows of their steps.
+                    // The outcome of these waiters' own writes is unknown.
                     let unknown = |waiter: &mut Waiter| waiter.depends_on_seq > active.published;
                     lost_waiters.extend(active.waiters.extract_if(.., unknown));
                     state.convert_to_remote_watch(id, active);
@@ -195,7 +196,7 @@ impl Core {
         answer_all(effects, lost_waiters, &failure);
     }
 
-    /// Reads every task that has not ended, and opens the door.
+    /// Reads every task that has not ended, and accepts calls.
     pub(crate) async fn recover(self: &Arc<Self>) -> Result<(), Error> {
         let (tasks, offers) = (self.store.recover().await?, self.store.agents(None).await?);
         let unfinished = self.store.unfinished_pushes().await?;
@@ -214,7 +215,7 @@ impl Core {
         Ok(())
     }
 
-    /// Waits until nothing is on its way to the store, but not for ever.
+    /// Waits until nothing is on its way to the store, up to a bound.
     pub(crate) async fn flushed(&self) {
         for _ in 0..200 {
             let idle = {
@@ -229,7 +230,7 @@ impl Core {
     }
 }
 
-/// Answers everybody who waits for a write that was not made.
+/// Answers every call that waits for a write that was not made.
 fn answer_all(effects: Vec<Effect>, waiters: Vec<Waiter>, error: &CallError) {
     for effect in effects {
         match effect {
@@ -251,7 +252,7 @@ fn gone() -> WriteError {
     WriteError::Unavailable("the store's writer is gone".to_owned())
 }
 
-/// Why the whole batch is lost, if it is. A conflict is the business of its own write.
+/// Why the whole batch failed, if it did. A conflict concerns its own write only.
 fn failure_of(written: &Written, expected: usize) -> Option<WriteError> {
     if written.len() != expected {
         return Some(WriteError::Unavailable("the store answered something else".to_owned()));

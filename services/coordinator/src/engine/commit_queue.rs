@@ -1,20 +1,23 @@
-//! What waits to be written, in order, and what follows of each step once it is durable. Knows
-//! neither what a step means nor how it is written.
+//! The group-commit queue: writes in order, and the effects of each write once it is durable.
+//! Contains no task logic and no store access.
 
 use faultline_chassis::limits;
 use faultline_proto::{id::TaskId, v1::Event};
 
 use crate::{engine::effect::Effect, store::Write};
 
-/// What follows once a write, and everything queued before it, is durable.
+/// The events and effects of one write, or of no write, that are published once everything queued
+/// before them is durable.
+///
+/// Queued under the state lock. It lives until its batch is confirmed and published, or refused.
 pub(crate) struct PostCommit {
-    /// False: it only waits for what was queued before it.
+    /// False: an entry without a write, which only waits for the writes before it.
     pub(crate) wrote: bool,
-    /// Goes into the same commit as the one before it.
+    /// The write belongs to the same transaction as the write before it.
     pub(crate) same_transaction_as_previous: bool,
-    /// The task and its new events, for watchers.
+    /// The task, its first new event and all new events, for watchers.
     pub(crate) task: Option<(TaskId, u64, Vec<Event>)>,
-    /// It tells of steps of this task that were queued before it: without them it is not so.
+    /// The entry is valid only if the queued writes of this task before it are confirmed.
     pub(crate) depends_on_task: Option<TaskId>,
     pub(crate) effects: Vec<Effect>,
 }
@@ -32,7 +35,7 @@ pub(crate) struct CommitQueue {
 }
 
 impl CommitQueue {
-    /// Takes out the steps of a task, which are built on one that was refused.
+    /// Takes out the entries of a task that build on a refused write.
     pub(crate) fn withdraw(&mut self, id: TaskId) -> Vec<PostCommit> {
         let is_its = |post_commit: &PostCommit| post_commit.concerns(id);
         if !self.post_commits.iter().any(is_its) {
@@ -52,7 +55,7 @@ impl CommitQueue {
         withdrawn
     }
 
-    /// How many of them go into one commit: as many as there may be, unless they are large.
+    /// The number of writes for the next batch, bounded by count and bytes.
     pub(crate) fn fitting(&self) -> usize {
         let (mut writes, mut bytes) = (self.writes.iter(), 0);
         let fits = |post_commit: &&PostCommit| {
@@ -65,7 +68,7 @@ impl CommitQueue {
         self.post_commits.iter().take(limits::STORE_BATCH_MAX).take_while(fits).count()
     }
 
-    /// What was queued last goes into the same commit as what was queued before it.
+    /// Puts the last write into the same transaction as the write before it.
     pub(crate) fn bind_last(&mut self) {
         if let Some(last) = self.post_commits.last_mut() {
             last.same_transaction_as_previous = true;

@@ -21,31 +21,34 @@ use crate::{
     webhooks::courier::Courier,
 };
 
-/// A coordinator: shared by all its services and loops, from `Config::bind` to the end of the drain.
-/// `state` is the only part under the lock; the rest is immutable or synchronises itself.
+/// The coordinator itself: the state lock, the store, and the signals between its loops. Created by
+/// `Config::bind`, shared by all services and loops, dropped at the end of the drain.
+///
+/// Only `state` is behind the lock. The other fields are immutable, or they are signals, atomics
+/// and caches that synchronise themselves.
 pub(crate) struct Core {
     state: Mutex<State>,
     pub(crate) store: Box<dyn Store>,
     pub(crate) config: Arc<Config>,
     pub(crate) claims: KeyClaims,
     pub(crate) courier: Courier,
-    /// To operators who watch.
+    /// Broadcast of changes to the operators' views.
     pub(crate) changed: Changed,
     pub(crate) pulse: ActivityCache,
     pub(crate) meters: Arc<Meters>,
-    /// There is something to write.
+    /// A write is queued for the commit loop.
     pub(crate) work: Notify,
-    /// The queue to the store has shrunk.
+    /// The commit queue has shrunk (backpressure).
     pub(crate) room: Notify,
-    /// Something falls due earlier than anything did before.
+    /// A timer is due earlier than the timer loop expects.
     pub(crate) sooner: Notify,
-    /// Something of another coordinator's is wanted here.
+    /// A remote watch, or a backlog of a peer, needs a look at the store.
     pub(crate) remote_dirty: Notify,
-    /// It leaves: gateways are to make new calls elsewhere.
+    /// The drain has begun: gateways make new calls at another coordinator.
     pub(crate) farewell: CancellationToken,
-    /// It takes nothing more.
+    /// The coordinator has left: it accepts no more calls.
     pub(crate) left: AtomicBool,
-    /// The lease was not renewed in time: memory is not to be trusted any more.
+    /// The lease was not renewed in time: the in-memory state may be stale.
     pub(crate) lapsed: AtomicBool,
 }
 
@@ -77,19 +80,19 @@ impl Core {
         }
     }
 
-    /// The lock, for a moment and to look. Whoever changes something uses [`Core::change`].
+    /// Takes the state lock for a short read. Changes go through [`Core::change`].
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and lets the writer know.
+    /// Changes the state and wakes the commit loop.
     pub(crate) fn change<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let done = self.touch(work);
         self.work.notify_one();
         done
     }
 
-    /// Changes what is only in memory: there is nothing to write.
+    /// Changes the state without a write to the store.
     pub(crate) fn touch<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.lock();
         let done = work(&mut state);
@@ -107,8 +110,8 @@ impl Core {
         done
     }
 
-    /// Waits until the streams that were cut have noticed, so that the store is closed when the
-    /// service returns and another may open it.
+    /// Waits until the aborted streams have released the core, so that the store is closed when the
+    /// service returns and another process may open it.
     pub(crate) async fn released(self: Arc<Self>) {
         for _ in 0..200 {
             if Arc::strong_count(&self) == 1 {
@@ -118,7 +121,7 @@ impl Core {
         }
     }
 
-    /// Waits until the queue to the store is short enough for more.
+    /// Waits until the commit queue is short enough to accept more (backpressure).
     pub(crate) async fn room(&self) {
         loop {
             let room = self.room.notified();

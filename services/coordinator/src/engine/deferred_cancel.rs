@@ -1,7 +1,6 @@
-//! Stops that nobody was there to take. An agent that works for others elsewhere is told to stop by
-//! its worker; when that is dead, the work there would go on for ever. So the stop becomes a task
-//! of its own, in the same commit as the end of the other: it waits for the next worker that offers
-//! the agent, it is tried again, and it outlives a restart like any task.
+//! Deferred cancels: when a task of a remote agent is cancelled and no worker can deliver the
+//! cancel, the cancel becomes a task of its own, in the same commit as the end. It waits for the
+//! next worker that offers the agent, is retried, and survives a restart like any task.
 
 use faultline_chassis::limits;
 use faultline_proto::{
@@ -16,24 +15,25 @@ use crate::{
     task::{Millis, Task},
 };
 
-/// Whose tasks they are: nobody's who calls, so only those who run the mesh see them. The prefix is
-/// reserved (`access::check_principal`): a caller of this name could have its tasks run again.
+/// The principal of deferred cancels, which only operators see. The prefix is reserved
+/// (`access::check_principal`): a caller of this name could have its tasks run again.
 const PRINCIPAL: &str = "faultline.dev/stops";
-/// Tells the agent what the task is for. Its checkpoint says what to stop.
+/// Metadata that marks a deferred cancel for the agent. The checkpoint names the work to stop.
 const STOP_KEY: &str = "faultline.dev/stop";
 
-/// Is it one that only delivers a stop?
+/// Whether the task is a deferred cancel.
 pub(crate) fn is_stop(task: &Task) -> bool {
     task.principal == PRINCIPAL
 }
 
-/// A stop is tried for as long as it has time, ever more slowly.
+/// Retry rules of a deferred cancel: retried within its time budget, with exponential backoff.
 pub(crate) fn rules(usual: RetryRules) -> RetryRules {
     RetryRules { retries: u32::MAX, cap: limits::DEFERRED_CANCEL_BACKOFF_MAX, ..usual }
 }
 
 impl State {
-    /// A task is about to be ended from outside. If no worker can be told, its stop is left over.
+    /// Notes a task that is about to end from outside. Without a worker that can be told, its
+    /// cancel is deferred.
     pub(crate) fn note_undelivered_cancel(&mut self, id: TaskId) {
         let Some(active) = self.tasks.get(&id) else { return };
         let task = active.pending();
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// Queued behind the ends that they belong to, and written with them.
+    /// Queues the deferred cancels behind the ends that they belong to, in the same transaction.
     pub(crate) fn enqueue_deferred_cancels(&mut self, now: Millis) {
         for id in std::mem::take(&mut self.undelivered_cancels) {
             let Some(active) = self.tasks.get(&id) else { continue };

@@ -1,5 +1,5 @@
-//! From a caller to a worker: submitting, assigning, answering, ending. All of it under the lock,
-//! all of it quick; what must be durable first is queued as an effect.
+//! Dispatch of tasks to workers: admission, placement, assignment, answers and ends. All of it runs
+//! under the state lock and must not block; messages to workers are effects that follow the commit.
 
 use crate::engine::active_task::transition::Transition;
 use std::time::Duration;
@@ -29,36 +29,36 @@ use crate::{
     task::{Millis, Task, is_waiting},
 };
 
-/// A new task on its way in.
+/// A new task before its first event. Made by the api for one call; consumed by `submit`.
 pub(crate) struct NewTask {
     pub(crate) id: TaskId,
     pub(crate) principal: String,
     pub(crate) agent: String,
     pub(crate) context_id: String,
     pub(crate) message: Message,
-    /// Of the call that brings it.
+    /// The trace context of the call.
     pub(crate) trace: TraceContext,
-    /// Set on one that an agent gave to another.
+    /// The parent, for a delegated task.
     pub(crate) parent: Option<Parent>,
-    /// Active time that it may take; `None`: as much as it takes.
+    /// Limit of active time; `None`: no limit.
     pub(crate) limit: Option<Duration>,
-    /// The agent may answer with a bare message, so nobody is answered before it has said so.
+    /// The agent may answer with a bare message, so the reply waits for its first report.
     pub(crate) may_message: bool,
-    /// What another one has saved, which it takes over.
+    /// The checkpoint of another task that this task continues.
     pub(crate) checkpoint: Option<Bytes>,
 }
 
-/// What a send does, decided and not yet done.
+/// The decision about a send, before it changes anything.
 pub(crate) struct Decided {
     pub(crate) step: Step,
-    /// What becomes durable with it.
+    /// Rows that are stored in the same transaction.
     pub(crate) with: Option<Box<Extras>>,
-    /// Let go once that is so.
+    /// Released when the write is durable.
     pub(crate) claim: Option<KeyClaim>,
 }
 
 impl Decided {
-    /// What is to be delivered once that is so.
+    /// The webhooks to notify when the write is durable.
     pub(crate) fn push_keys(&self) -> Vec<PushKey> {
         let pushes = self.with.iter().flat_map(|with| &with.pushes);
         pushes.map(|row| row.key.clone()).collect()
@@ -67,7 +67,7 @@ impl Decided {
 
 pub(crate) enum Step {
     Start(Box<NewTask>),
-    /// Of a task that waits.
+    /// The answer to an open question of a task.
     Answer(TaskId, Box<event::Body>),
 }
 
@@ -79,14 +79,14 @@ impl Step {
         }
     }
 
-    /// The answer may turn out to be a bare message.
+    /// Whether the reply may be a bare message.
     pub(crate) fn may_message(&self) -> bool {
         matches!(self, Step::Start(new) if new.may_message)
     }
 }
 
 impl State {
-    /// Carries out a decided send, under the same lock. `then` adds to the same transition.
+    /// Carries out a decided send under the same lock. `then` adds to the same transition.
     pub(crate) fn take(
         &mut self,
         decided: Decided,
@@ -105,7 +105,7 @@ impl State {
         }
     }
 
-    /// May a task for this agent come in?
+    /// Admission of a task for an agent: its circuit breaker and the bound of its queue.
     pub(crate) fn admit(&self, agent: &str) -> Result<&Agent, Error> {
         let Some(found) = self.registry.agents.get(agent) else {
             return Err(Error::AgentNotFound(agent.to_owned()));
@@ -115,7 +115,7 @@ impl State {
         if !lets_through && self.registry.stand_in(&agent, |_| false).is_none() {
             let left = match found.breaker.circuit(now) {
                 Circuit::Open(left) => left,
-                // Nobody knows how long the one that was let through takes.
+                // The duration of the half-open probe is unknown.
                 Circuit::HalfOpen | Circuit::Closed => Duration::from_secs(1),
             };
             return Err(Error::CircuitOpen { agent, left });
@@ -126,7 +126,7 @@ impl State {
         }
     }
 
-    /// Takes an admitted task in, with a worker at once if one is free: one commit for both.
+    /// Creates an admitted task and assigns it if a slot is free: one commit for both.
     pub(crate) fn submit(
         &mut self,
         new: NewTask,
@@ -156,7 +156,7 @@ impl State {
         self.tasks.insert(id, active);
         self.join_family(id, now);
         let target = self.tasks.get(&id).map_or(agent, |active| self.target(active.pending()));
-        // Tasks that wait already come first (fairness).
+        // Queued tasks come first (fairness).
         let queues = self.registry.agents.get(&target).is_some_and(|a| !a.queue.is_empty());
         let worker = if queues { None } else { self.registry.choose(&target, Some(id), None) };
         if worker.is_none() {
@@ -180,7 +180,7 @@ impl State {
         }
     }
 
-    /// Lets other coordinators have a task that waits here for a worker, if there are any.
+    /// Offers a queued task to the workers of other coordinators, if there are any.
     pub(crate) fn announce(&mut self, id: TaskId, agent: &str) {
         if self.is_shared && !self.registry.peer_load.is_empty() {
             self.commit_write(Write::Queue { id, agent: agent.to_owned() }, Vec::new());
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Gives a worker as much as it has slots for: what goes on first, then what is new.
+    /// Fills the free slots of a worker: tasks that resume first, then queued tasks.
     pub(crate) fn fill(&mut self, worker_id: WorkerId, now: Millis) {
         loop {
             let Some(worker) = self.registry.workers.get_mut(&worker_id) else { return };
@@ -221,7 +221,8 @@ impl State {
         self.transition(id, None, now, |transition| transition.assign(worker, agent));
     }
 
-    /// Finds a place for a task that needs one, or queues it, at the front if it had one before.
+    /// Assigns a task that needs a worker. Without a free slot it is queued, ahead of other tasks
+    /// of its principal.
     pub(crate) fn place(&mut self, id: TaskId, now: Millis) {
         let Some(active) = self.tasks.get(&id) else { return };
         let (agent, avoid) = (self.target(active.pending()), worker_to_avoid(active.pending()));
@@ -232,7 +233,7 @@ impl State {
                 active.queued.get_or_insert_with(Instant::now);
                 if let Some(agent) = self.registry.agents.get_mut(&agent) {
                     agent.queue.push_front(id, &active.pending().principal, Instant::now());
-                    // Should it have been let through to see: whoever is next may be.
+                    // If this task was the half-open probe, the next task becomes the probe.
                     let rules = &agent.policy.breaker;
                     agent.breaker.record(id, HealthSignal::Nothing, rules, Instant::now());
                 }
@@ -241,8 +242,8 @@ impl State {
         }
     }
 
-    /// Tells the worker of an answered task what it does not know of the answers, after whatever
-    /// is queued is durable.
+    /// Sends the answers that the worker of a task has not received, after the queued writes are
+    /// durable.
     pub(crate) fn send_answers(&mut self, id: TaskId, worker: WorkerId) {
         let Some(active) = self.tasks.get_mut(&id) else { return };
         let new = active.pending().answers.iter().skip(active.answers_sent);
@@ -254,7 +255,8 @@ impl State {
         }
     }
 
-    /// Somebody answered. The task goes on where it waits, or somewhere else if that is gone.
+    /// Applies an answer to an open question. The task continues on its worker, or is placed again
+    /// if that worker is gone.
     pub(crate) fn answer(
         &mut self,
         id: TaskId,
@@ -279,7 +281,7 @@ impl State {
         self.answered(id, asks, &agent, now);
     }
 
-    /// An answer is in, and more may still be asked: the task goes on where it is, or is placed.
+    /// Continues an answered task on its worker, or places it. Other questions may still be open.
     pub(crate) fn answered(&mut self, id: TaskId, asks: bool, agent: &str, now: Millis) {
         let worker =
             self.tasks.get(&id).and_then(|active| active.pending().worker.parse::<WorkerId>().ok());
@@ -287,20 +289,21 @@ impl State {
             Some(worker_id) => {
                 match self.registry.workers.get_mut(&worker_id) {
                     Some(worker) if !asks && worker.waits_for_slot(id) => worker.resume(id),
-                    // It computes beside its question, or waits for others and needs no slot yet.
+                    // The attempt computes beside its question, or waits for a child and needs no
+                    // slot yet.
                     _ => self.send_answers(id, worker_id),
                 }
                 self.fill(worker_id, now);
             }
             None => {
-                // Another answer may have sent it there already.
+                // An earlier answer may have queued the task.
                 self.leave_queues(id, agent);
                 self.place(id, now);
             }
         }
     }
 
-    /// It may be queued for its own agent or for one that stands in.
+    /// Removes a task from the queue of its agent or of the stand-in.
     pub(crate) fn leave_queues(&mut self, id: TaskId, agent: &str) {
         let Some(own) = self.registry.agents.get_mut(agent) else { return };
         own.queue.remove(id);
@@ -317,7 +320,7 @@ impl State {
         }
     }
 
-    /// Ends a task from outside, cancelled or failed, and with it what was delegated by it.
+    /// Ends a task from outside (cancelled or failed), and the children that it delegated.
     pub(crate) fn end(&mut self, id: TaskId, body: event::Body, initiator: &str, now: Millis) {
         self.end_alone(id, body, initiator, now);
         self.end_children(id, now);
@@ -363,7 +366,7 @@ impl State {
 }
 
 impl Transition<'_> {
-    /// Assigns the task to a worker, if it may be assigned now.
+    /// Assigns the task to a worker, if the task may be assigned now.
     fn assign(&mut self, worker_id: WorkerId, agent: &str) {
         let name = self.registry.workers.get(&worker_id).map_or("", |w| w.name.as_str());
         let Ok(body) = self.task().decide_assign(&worker_id.to_string(), name, agent) else {
@@ -410,7 +413,7 @@ pub(crate) fn assign_message(active: &ActiveTask, tokens: &Tokens) -> Assign {
 }
 
 fn answer_message(task: &Task, given: &AnswerGiven) -> Answer {
-    // While more is asked the next run has not begun.
+    // While another question is open the next run has not begun.
     let trace = (!is_waiting(task.state)).then(|| task.attempt_trace());
     Answer {
         traceparent: trace.as_ref().map(TraceContext::to_string).unwrap_or_default(),

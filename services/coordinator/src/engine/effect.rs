@@ -1,4 +1,5 @@
-//! Effects: the work that follows a step once the store has confirmed it (the outbox of group commit).
+//! Effects: the work that follows a write once the store has confirmed it (the outbox of group
+//! commit).
 
 use faultline_proto::{
     Failure,
@@ -14,21 +15,25 @@ use crate::{
     telemetry::spans::EndedSpans,
 };
 
-/// Work that waits for a commit. It is carried out in the order of the queue, once the write it
-/// belongs to and everything before it are durable, and dropped if that write is refused.
+/// Work that waits for a commit. Queued under the state lock with its write, performed by `publish`
+/// in the order of the queue when the write and everything before it are durable, and dropped if
+/// the store refuses the write.
 pub(crate) enum Effect {
+    /// Sends a message to a worker.
     Tell(WorkerId, Box<ToWorker>),
-    /// The same, and the attempt counts as handed over.
+    /// Sends an assignment to a worker. The attempt then counts as handed over.
     Assign(WorkerId, Box<v1::Assign>),
+    /// Acknowledges the reports of a worker.
     Ack(WorkerId, Ack),
+    /// Answers a call.
     Answer(Done, Box<SendMessageResponse>),
-    /// The same for a caller whose own step was queued before.
+    /// Answers a waiter that was registered with the write.
     Reply(Box<Waiter>, Box<SendMessageResponse>),
-    /// Operators who watch are told that the task changed, or is gone.
+    /// Notifies the operators' views that the task changed or is gone.
     Note(TaskId),
     /// Rejects a call because of a state that was not durable when the call was decided.
     Reject(Done, Box<Failure>),
-    /// Tells the task that queued the write how it ended.
+    /// Reports the outcome of the write to the code that queued it.
     Receipt(oneshot::Sender<WriteResult>),
     /// Runs after the state lock is released.
     Run(Box<dyn FnOnce() + Send>),
@@ -40,12 +45,12 @@ impl From<EndedSpans> for Effect {
     }
 }
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Debug)]
 pub(crate) enum WriteResult {
     Done,
     /// Another coordinator changed the row first (optimistic concurrency): nothing was written.
     Conflict,
-    /// The store failed: it may have been written or not.
+    /// The store failed: the write may be stored or not.
     Unknown(Failure),
 }

@@ -1,6 +1,6 @@
-//! What follows a failed attempt, and who has a task then: the agent itself after a pause, another
-//! that stands in for it, or nobody. The decisions about one failure are in `retry`, those about an
-//! agent in `breaker`; here they meet the agents that there are.
+//! Retry and failover after a failed attempt: the same agent after a pause, a stand-in agent, or
+//! the end of the task. Decisions about one failure are in `policy::retry`, those about an agent in
+//! `policy::circuit_breaker`.
 
 use crate::task::failure_origin::is_born_here;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::{
 };
 
 impl Registry {
-    /// The events of a failed attempt. The last failure ends the task; those before it stay with
-    /// their attempts.
+    /// The events after a failed attempt. The last failure ends the task; earlier failures stay
+    /// with their attempts.
     pub(crate) fn after_failure(
         &mut self,
         task: &Task,
@@ -71,8 +71,9 @@ impl Registry {
         };
         let situation = Situation {
             retries: task.retries,
-            // Never by a caller's Idempotency-Key: a key makes the submission safe to repeat, not
-            // the agent's work. A stop is a cancel, which is idempotent.
+            // The agent's declaration counts, not the idempotency key of a caller: a key makes the
+            // submission safe to repeat, not the work of the agent. A deferred cancel is
+            // idempotent.
             idempotent: agent.offer.idempotent || deferred_cancel::is_stop(task),
             remaining: task.remaining_ms(now).map(Duration::from_millis),
             chance: rand::random(),
@@ -81,7 +82,7 @@ impl Registry {
         let rules =
             if deferred_cancel::is_stop(task) { deferred_cancel::rules(rules) } else { rules };
         let decided = retry::pause(failure, &rules, &situation);
-        // What would be tried again counts, whether or not it may be.
+        // Every retryable failure counts against the retry budget, also one that is not retried.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));
         match counts && !agent.retry_budget.failed(&agent.policy.budget) {
             true => decided.and(Err(retry::No::BudgetSpent)),
@@ -93,8 +94,7 @@ impl Registry {
         no.is_spent() && cannot_serve(failure) && self.next_stand_in(task).is_some()
     }
 
-    /// The best agent that may stand in for this one: it has a skill of it, a worker, and a circuit
-    /// that is closed.
+    /// The best stand-in for an agent: one with a skill in common, a worker, and a closed circuit.
     pub(crate) fn stand_in(&self, agent: &str, tried: impl Fn(&str) -> bool) -> Option<&str> {
         let agent = self.agents.get(agent)?;
         let others = agent.policy.failover.iter().filter(|name| !tried(name));
@@ -108,7 +108,8 @@ impl Registry {
         able.next().map(String::as_str)
     }
 
-    /// The same for a task, which no agent gets twice. Nobody can stop what another has started.
+    /// The next stand-in for a task. No agent gets a task twice, and a deferred cancel is not
+    /// passed on.
     pub(crate) fn next_stand_in(&self, task: &Task) -> Option<&str> {
         if deferred_cancel::is_stop(task) {
             return None;
@@ -116,7 +117,7 @@ impl Registry {
         self.stand_in(&task.agent, |name| task.attempts.iter().any(|a| a.agent == name))
     }
 
-    /// Does it stand in for another, or another for it?
+    /// Whether the agent stands in for another, or another for it.
     fn is_in_failover(&self, name: &str) -> bool {
         self.agents.iter().any(|(other, agent)| {
             let failover = &agent.policy.failover;
@@ -124,7 +125,7 @@ impl Registry {
         })
     }
 
-    /// Says which of those who are to stand in for each other cannot. Once for each offer.
+    /// Warns of configured stand-ins without a common skill, once for each offer.
     pub(crate) fn warn_failover_without_common_skill(&self, changed: &str) {
         for (name, agent) in &self.agents {
             for other in &agent.policy.failover {
@@ -151,7 +152,7 @@ fn have_common_skill(one: &AgentOffer, other: &AgentOffer) -> bool {
     skills(one).iter().any(|id| theirs.contains(id))
 }
 
-/// Where a task failed or died last: others come first.
+/// The worker of the last failed or lost attempt: other workers come first.
 pub(crate) fn worker_to_avoid(task: &Task) -> Option<WorkerId> {
     let last = task.attempts.last()?;
     match last.outcome() {
@@ -161,7 +162,7 @@ pub(crate) fn worker_to_avoid(task: &Task) -> Option<WorkerId> {
 }
 
 impl State {
-    /// The agent whose workers should have this task: the one that has it, or one that stands in.
+    /// The agent whose workers should run this task: its own, or a stand-in.
     pub(crate) fn target(&self, task: &Task) -> String {
         let runner = task.runner();
         match task.passed_on || !self.serves(runner, task) {
@@ -170,8 +171,8 @@ impl State {
         }
     }
 
-    /// Is this agent worth waiting for? What has saved its progress waits in any case: to another
-    /// agent that would be nothing.
+    /// Whether the task should wait for this agent. A task with a checkpoint always waits: the
+    /// checkpoint is useless to another agent.
     fn serves(&self, agent: &str, task: &Task) -> bool {
         let Some(agent) = self.registry.agents.get(agent) else { return false };
         if agent.policy.failover.is_empty() && task.runner() == task.agent
@@ -184,8 +185,8 @@ impl State {
         lets_through && (self.registry.has_worker(&agent.offer.name) || self.in_startup_grace())
     }
 
-    /// Keeps queues moving that no worker's word moves: circuits let somebody through again, a
-    /// bound on slots leaves room, an agent stands in for one that is gone.
+    /// Serves queues that no event of a worker serves: after a circuit becomes half-open, a slot
+    /// bound leaves room, or a stand-in becomes available.
     pub(crate) fn serve_queues(&mut self, now: Millis) {
         let agents = self.registry.agents.iter().filter(|(_, agent)| !agent.queue.is_empty());
         let names: Vec<_> = agents.map(|(name, _)| name.clone()).collect();
@@ -195,7 +196,8 @@ impl State {
         }
     }
 
-    /// A worker may have freed a slot of an agent's bound that only another worker has room for.
+    /// Serves queues of bounded agents: the worker may have freed a slot that only another worker
+    /// has room for.
     pub(crate) fn serve_bounded(&mut self, worker: WorkerId, now: Millis) {
         let Some(worker) = self.registry.workers.get(&worker) else { return };
         let is_bounded = |name: &&String| {
@@ -206,7 +208,7 @@ impl State {
         bounded.iter().for_each(|name| self.serve_queue(name, now));
     }
 
-    /// Gives out what is queued for an agent, as far as there is room.
+    /// Assigns queued tasks of an agent to its free slots.
     pub(crate) fn serve_queue(&mut self, name: &str, now: Millis) {
         while self.registry.agents.get(name).is_some_and(|agent| !agent.queue.is_empty()) {
             let Some(worker) = self.registry.choose(name, None, None) else { return };
@@ -216,7 +218,7 @@ impl State {
         }
     }
 
-    /// Those who wait for an agent that cannot serve go to one that stands in.
+    /// Moves the queue of an agent that cannot serve to its stand-in.
     fn move_queue(&mut self, name: &str, now: Millis) {
         let Some(agent) = self.registry.agents.get(name) else { return };
         let serves = agent.breaker.is_closed() && self.registry.has_worker(name);
@@ -234,7 +236,7 @@ impl State {
         }
     }
 
-    /// A task has ended, or an agent has shown otherwise how it is.
+    /// Records the end of a task in the circuit breaker of its agent.
     pub(crate) fn note_end(&mut self, id: TaskId, now: Millis) {
         let Some(active) = self.tasks.get(&id) else { return };
         let agent = active.pending().runner().to_owned();

@@ -1,6 +1,5 @@
-//! How things are at the other coordinators that share the store, as they said at their last beat:
-//! who is attached there and how much there is to do. It may be a second old, so it is for choices
-//! that may be wrong for a second, and decides no race.
+//! Load of the other coordinators (workers, queues), from their last heartbeat. Up to a heartbeat
+//! stale: for placement heuristics, never for ownership.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -14,11 +13,11 @@ pub(crate) struct PeerLoad {
     presences: Vec<Presence>,
     loads: BTreeMap<String, Sum>,
     attached: HashSet<WorkerId>,
-    /// Agents for which tasks wait at others: word of it came, and nobody has found otherwise yet.
+    /// Agents with queued tasks at peers, since the last notification or comparison.
     agents_with_backlog: BTreeSet<String>,
 }
 
-/// What an agent has to do at all of them.
+/// The totals of one agent at all peers. Computed from the heartbeats when they are read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     workers: u32,
@@ -48,7 +47,7 @@ impl PeerLoad {
         Self { presences, loads, attached, agents_with_backlog }
     }
 
-    /// The same a beat later. What was heard in between is newer than what they said at theirs.
+    /// The next heartbeat. Backlogs that were announced since the last one are kept.
     pub(crate) fn followed_by(&mut self, mut next: Self) {
         if !next.is_empty() {
             next.agents_with_backlog.append(&mut self.agents_with_backlog);
@@ -56,7 +55,7 @@ impl PeerLoad {
         *self = next;
     }
 
-    /// How many others there are.
+    /// The number of peers.
     pub(crate) fn count(&self) -> usize {
         self.presences.len()
     }
@@ -81,8 +80,8 @@ impl PeerLoad {
         self.sum(agent).demand
     }
 
-    /// Adds what is there to what is here. A worker that has come here counts once, whatever the
-    /// coordinator that it left said last.
+    /// Adds the load at peers to the load here. A worker that is attached here counts once, even if
+    /// its former coordinator still lists it.
     pub(crate) fn add_to(&self, agent: &mut v1::Agent, is_here: impl Fn(&WorkerId) -> bool) {
         let sum = self.sum(&agent.name);
         let offers = |worker: &&v1::Worker| worker.attached && worker.agents.contains(&agent.name);
@@ -98,19 +97,19 @@ impl PeerLoad {
         self.presences.iter().flat_map(|presence| &presence.workers)
     }
 
-    /// How many workers with such agents are attached to each of those that stay.
+    /// The number of workers with such agents at each peer that is not leaving.
     pub(crate) fn workers_at_each(&self, are_such: impl Fn(&[String]) -> bool) -> Vec<usize> {
         let staying = self.presences.iter().filter(|presence| !presence.leaving);
         let is_such = |worker: &&v1::Worker| worker.attached && are_such(&worker.agents);
         staying.map(|presence| presence.workers.iter().filter(is_such).count()).collect()
     }
 
-    /// Is this worker attached to one of them?
+    /// Whether the worker is attached to a peer.
     pub(crate) fn has(&self, worker: &WorkerId) -> bool {
         self.attached.contains(worker)
     }
 
-    /// Tasks wait there for workers of this agent.
+    /// Tasks of these agents are queued at a peer.
     pub(crate) fn want(&mut self, agents: Vec<String>) {
         self.agents_with_backlog.extend(agents);
     }
@@ -119,7 +118,7 @@ impl PeerLoad {
         self.agents_with_backlog.contains(agent)
     }
 
-    /// There are no more to be had.
+    /// No more queued tasks of this agent are at peers.
     pub(crate) fn clear_backlog(&mut self, agent: &str) {
         self.agents_with_backlog.remove(agent);
     }

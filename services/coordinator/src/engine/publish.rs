@@ -1,5 +1,5 @@
-//! Publishes what the store has confirmed: events to watchers, answers to waiters, messages to
-//! workers. Replies and other callbacks are deferred until the state lock is released (no deadlock).
+//! Publishes confirmed writes: events to watchers, answers to waiters, messages to workers. Replies
+//! and other callbacks run after the state lock is released, so that none can deadlock on it.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ impl Deferred {
 }
 
 impl State {
-    /// Shows the world what the store has confirmed.
+    /// Performs the effects of confirmed writes, in the order of the queue.
     pub(crate) fn publish(&mut self, confirmed: Vec<PostCommit>) {
         let mut acks: HashMap<WorkerId, Vec<Ack>> = HashMap::new();
         for post_commit in confirmed {
@@ -47,14 +47,14 @@ impl State {
                 self.perform(effect, &mut acks);
             }
         }
-        // One message a worker, however many reports the batch held.
+        // One acknowledgement for each worker, however many reports the batch held.
         for (worker, acks) in acks {
             let body = to_worker::Body::Acks(Acks { acks });
             self.tell(worker, ToWorker { body: Some(body) });
         }
     }
 
-    /// Passes on a step that the store has confirmed.
+    /// Passes the events of a confirmed step to the watchers, and answers the waiters.
     pub(crate) fn publish_task(&mut self, id: TaskId, first: u64, events: Vec<Event>) {
         self.feed.note_step(id, &events);
         let Some(active) = self.tasks.get_mut(&id) else {
@@ -65,7 +65,7 @@ impl State {
             active.publish(first, events);
         }
         let mut waiters = std::mem::take(&mut active.waiters);
-        // More of this task is on its way to the store: the last of it answers the waiters.
+        // More steps of this task are queued: the last of them answers the waiters.
         let Some(confirmed) = active.confirmed() else {
             active.waiters = waiters;
             return;
@@ -114,7 +114,8 @@ impl State {
                 if let Some(active) = active.filter(|l| l.pending().attempt == assign.attempt) {
                     active.assigned = true;
                 }
-                // Lost meanwhile, and given to another: nobody would stop it here.
+                // The worker was lost meanwhile and the task has a newer attempt: nothing would
+                // stop this one.
                 let worker_runs = self.registry.workers.get(&worker);
                 if !worker_runs.is_some_and(|w| w.runs(id, assign.attempt)) {
                     return;
@@ -140,7 +141,8 @@ impl State {
         }
     }
 
-    /// A worker whose stream takes nothing more is cut off; it will attach again and catch up.
+    /// Sends a message to a worker. A worker whose channel is full is detached (flow control); it
+    /// reattaches and catches up.
     pub(crate) fn tell(&mut self, id: WorkerId, message: ToWorker) {
         let told = self.registry.workers.get(&id).is_some_and(|w| w.tell(message));
         if !told && self.registry.workers.get(&id).is_some_and(Worker::is_attached) {

@@ -13,19 +13,22 @@ use crate::{
     store::KeyRow,
 };
 
-/// Who here wants to hear of a task that is elsewhere.
+/// The watchers and waiters here of a task that a peer owns.
+///
+/// Created under the state lock by a watcher or a waiter, or when this coordinator loses ownership.
+/// Dropped when none of them is left, or when the task comes here.
 pub(crate) struct RemoteWatch {
-    /// The last event that was passed on.
+    /// The last event that was passed to the watchers.
     pub(crate) seq: u64,
     pub(crate) watchers: Vec<mpsc::Sender<Seen>>,
     pub(crate) waiters: Vec<Waiter>,
-    /// The last event of ours that the store has confirmed, from when the task was ours: who waits
-    /// for what is still on its way there is not answered yet, and perhaps refused.
+    /// The last event confirmed by the store while the task was owned here. Waiters of a later
+    /// write of this coordinator are not answered yet: the store may refuse that write.
     pub(crate) confirmed: u64,
-    /// Nobody was told of a task, so that the answer may turn out to be a bare message.
+    /// The reply may still be a bare message, because no caller has seen the task.
     pub(crate) may_reply_without_task: bool,
     pub(crate) key: Option<Box<KeyRow>>,
-    /// Set where there are waiters.
+    /// The context of the task, set if there are waiters.
     pub(crate) context_id: String,
 }
 
@@ -44,7 +47,7 @@ impl RemoteWatch {
         }
     }
 
-    /// Somebody still listens or waits.
+    /// Whether a watcher or a waiter is left.
     pub(crate) fn matters(&self) -> bool {
         !self.waiters.is_empty() || self.watchers.iter().any(|watcher| !watcher.is_closed())
     }
@@ -54,9 +57,9 @@ impl RemoteWatch {
             || self.watchers.iter().any(|watcher| !watcher.is_closed())
     }
 
-    /// Like [`Live::take_impatient`].
+    /// The waiters to answer during a store outage, as for an active task.
     pub(crate) fn take_timed_out_waiters(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
-        // A followed task is stored, but a step from when it was ours may not be.
+        // A remote task is stored, but a write from the time when it was owned here may not be.
         split(&mut self.waiters, self.confirmed.max(1))
     }
 
@@ -64,7 +67,8 @@ impl RemoteWatch {
         &mut self.waiters
     }
 
-    /// Passes on what comes after what was passed on. Who does not keep up reads on from the store.
+    /// Passes on an event after the last one. A watcher whose channel is full is dropped (flow
+    /// control) and reads on from the store.
     pub(crate) fn publish(&mut self, seq: u64, event: &Arc<Event>) {
         if seq <= self.seq {
             return;

@@ -1,5 +1,5 @@
-//! What workers say, and what becomes of it: reports of one task that arrive together are one
-//! step, and what comes too late is acknowledged, counted and dropped.
+//! Ingestion of worker reports: consecutive reports of one task are one step. Reports of ended
+//! attempts are fenced off by attempt number: acknowledged, counted and dropped.
 
 use faultline_proto::{
     Failure,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl State {
-    /// Takes what a worker reports. Reports of one task that follow each other are one step.
+    /// Ingests reports of a worker. Consecutive reports of one task are one step.
     pub(crate) fn reports(&mut self, worker: WorkerId, reports: Vec<Report>, now: Millis) {
         let mut rest = reports.into_iter().peekable();
         while let Some(first) = rest.next() {
@@ -63,7 +63,8 @@ impl State {
                     transition.effects.push(Effect::Tell(worker, cancel));
                 }
                 if !after.over {
-                    // The replies show the task as of this step, which is durable when they are sent.
+                    // The replies show the task after this step, which is durable when they are
+                    // sent.
                     run.answered = transition.active.take_first_waiters();
                 }
             }
@@ -86,8 +87,8 @@ impl State {
         run.late.into_iter().for_each(|brief| self.late(worker, id, brief));
     }
 
-    /// The reply is a bare message: the task leaves memory now and the store with this write. Its
-    /// idempotency key stays, with the message.
+    /// Erases a task whose reply is a bare message: from memory now, from the store with this
+    /// write. The idempotency key stays and holds the message.
     fn erase(&mut self, worker: WorkerId, id: TaskId, message: &Message, ack: Ack, now: Millis) {
         let Some(mut active) = self.tasks.remove(&id) else { return };
         let from = active.pending().version;
@@ -110,7 +111,7 @@ impl State {
         self.finish_on(worker, id);
     }
 
-    /// Moves slots and queues after a run of reports that changed its task.
+    /// Updates slots and queues after a run of reports that changed its task.
     fn settle_run(
         &mut self,
         worker: WorkerId,
@@ -124,11 +125,11 @@ impl State {
             self.end_children(id, now);
             self.note_end(id, now);
         } else if after.waiting && !before.waiting {
-            // An agent that asks serves.
+            // A question proves that the agent works.
             self.note(&after.runner, id, HealthSignal::Serves, now);
         }
         if run.agent_ended {
-            // The slot of an agent that was ended by the mesh stays taken until it has stopped.
+            // The slot of a cancelled attempt stays taken until the agent has stopped.
             self.finish_on(worker, id);
         } else if after.waiting
             && run.asked
@@ -139,7 +140,7 @@ impl State {
             && !after.waiting
             && let Some(worker) = self.registry.workers.get_mut(&worker)
         {
-            // The agent withdrew its question and goes on, with or without a slot.
+            // The agent withdrew its question and continues, with or without a slot.
             worker.take_back_question(id);
         }
         let by = i32::from(after.waiting) - i32::from(before.waiting);
@@ -155,8 +156,8 @@ impl State {
         }
     }
 
-    /// A report of a task or attempt that is over. It is acknowledged, so that the worker forgets
-    /// it, and counted, so that somebody can find out.
+    /// Handles a report of an ended task or attempt: acknowledged, so that the worker forgets the
+    /// report, and counted in a metric.
     fn late(&mut self, worker: WorkerId, id: TaskId, report: Brief) {
         let ack = Ack { task_id: id.to_string(), attempt: report.attempt, number: report.number };
         let found = self.registry.workers.get(&worker).filter(|w| w.runs(id, report.attempt));
@@ -170,8 +171,8 @@ impl State {
             self.registry.meters.late.add(1);
             self.commit_write(Write::CountLate { id }, Vec::new());
         }
-        // The step that made the report late may not be durable yet: if the store refuses it, the
-        // worker has to send the report again, so the report must not be acknowledged.
+        // The step that made the report late may not be durable yet. If the store refuses that
+        // step, the worker has to send the report again, so the acknowledgement depends on it.
         self.after_writes_of(id, Effect::Ack(worker, ack));
     }
 }
@@ -188,8 +189,8 @@ impl StateBefore {
     }
 }
 
-/// The state of a task after a run of reports: read under the lock within the transition, used
-/// right after it.
+/// The state of a task after a run of reports. Made within the transition, under the state lock,
+/// and consumed by `settle_run` right after it.
 struct StateAfter {
     over: bool,
     unassigned: bool,
@@ -212,12 +213,13 @@ impl StateAfter {
     }
 }
 
-/// The outcome of a run of reports, one per run, within one transition.
+/// The outcome of one run of reports. Filled within the transition by `ingest` and consumed right
+/// after it.
 #[derive(Default)]
 struct Ingested {
     /// The highest report number to acknowledge; 0: none.
     highest: u32,
-    /// Reports that came too late, or make no sense.
+    /// Reports that came too late or are invalid.
     late: Vec<Brief>,
     /// The reply is this bare message.
     message: Option<Box<Message>>,
@@ -233,7 +235,7 @@ impl Transition<'_> {
     /// Applies the reports of a run, in order, up to one that makes the reply a bare message.
     fn ingest(&mut self, run: Vec<Report>) -> Ingested {
         let id = self.id;
-        // A bare message needs a caller that has not seen a task.
+        // A bare message needs a waiting caller that has not seen a task.
         let may_message = self.active.may_reply_without_task && !self.active.waiters.is_empty();
         let mut out = Ingested::default();
         for mut report in run {
@@ -307,7 +309,7 @@ fn fenced(task: &Task) -> Cancel {
     Cancel { task_id: task.id.to_string(), attempt: task.attempt, initiator: "fenced".to_owned() }
 }
 
-/// The failure of a rejected task: as the agent reports it, or made from its message alone.
+/// The failure of a rejected task: as the agent reported it, or made from its message.
 fn rejected(task: &Task, message: &Message) -> Failure {
     if let Some(reported) = message.metadata.as_ref().and_then(Failure::from_metadata) {
         return task.complete_failure(reported, "worker");
@@ -322,7 +324,7 @@ fn rejected(task: &Task, message: &Message) -> Failure {
     task.complete_failure(failure, "worker")
 }
 
-/// Only an agent that said so may answer with a bare message: for others a task was promised.
+/// Turns a bare message into a completed task for an agent that did not declare bare messages.
 fn message_to_completed(body: report::Body) -> report::Body {
     match body {
         report::Body::Message(message) => {
@@ -332,13 +334,13 @@ fn message_to_completed(body: report::Body) -> report::Body {
     }
 }
 
-/// What must be known of a report that is not taken.
+/// The part of a dropped report that `late` needs.
 struct Brief {
     attempt: u32,
     number: u32,
-    /// Nothing of the attempt follows.
+    /// The report is the last of its attempt.
     is_last: bool,
-    /// The worker did what it was told, so there is nothing to count.
+    /// The report confirms a stop, so it is not counted as late.
     acknowledges_stop: bool,
     asks: bool,
 }

@@ -33,51 +33,55 @@ use crate::{
 
 /// Everything that a coordinator holds in memory, behind the one lock of [`Core`].
 ///
-/// It is read and changed by the engine, cluster and api under that lock, for a moment at a time and
-/// never across an await. It lives as long as the store takes writes: when a batch cannot be
-/// written, the state is thrown away and read from the store again.
+/// The engine, cluster, api and push code reads and changes it under that lock, for a moment at a
+/// time and never across an await. Active tasks change only through `State::transition`. The state
+/// lives as long as the store accepts writes: after a failed batch it is replaced by a new one that
+/// is read from the store.
 ///
 /// [`Core`]: crate::engine::core::Core
 pub(crate) struct State {
+    /// The tasks that this coordinator owns and that have not ended.
     pub(crate) tasks: ActiveTasks,
+    /// Agents, workers, slots and queues.
     pub(crate) registry: Registry,
     pub(crate) task_tree: TaskTree,
     pub(crate) tokens: Tokens,
-    /// Which task each waiting call of a link waits for.
+    /// The task that each waiting call of a gateway link waits for.
     pub(crate) calls: HashMap<CallKey, TaskId>,
-    /// Calls that take their task along, until it is known which that is.
+    /// Calls with cancel-on-disconnect whose client left before their task was known.
     pub(crate) early_disconnects: HashSet<CallKey>,
     pub(crate) deliveries: Deliveries,
     pub(crate) feed: Feed,
     pub(crate) timers: Timers<Timer>,
-    /// Tasks of other coordinators that somebody here follows or waits for…
+    /// Tasks of other coordinators that have watchers or waiters here.
     pub(crate) remote_watches: HashMap<TaskId, RemoteWatch>,
-    /// …those that something may have happened to…
+    /// Remote watches whose task may have changed in the store.
     pub(crate) remote_dirty: HashSet<TaskId>,
-    /// …and those that are to be stopped, as nobody follows them any more.
+    /// Tasks of other coordinators to cancel, because their last watcher here has left.
     pub(crate) remote_to_cancel: Vec<TaskId>,
-    /// Tasks that somebody has begun to follow at another coordinator, and when.
+    /// Tasks of this coordinator that are watched at a peer, and since when.
     pub(crate) watched_by_peers: HashMap<TaskId, Instant>,
-    /// A worker here has room, and tasks wait elsewhere.
+    /// A worker here has free slots, and a peer has a backlog.
     pub(crate) has_spare_capacity: bool,
-    /// Other coordinators may have tasks in the same store.
+    /// Other coordinators may own tasks in the same store.
     pub(crate) is_shared: bool,
-    /// Tasks that were just ended without a worker to tell; see `stops`.
+    /// Tasks that just ended without a worker that could be told; see `deferred_cancel`.
     pub(crate) undelivered_cancels: Vec<TaskId>,
     pub(crate) queue: CommitQueue,
-    /// A batch is with the store, or confirmed and not yet shown.
+    /// A batch is with the store, or confirmed and not yet published.
     pub(crate) busy: bool,
-    /// No call is taken: the store failed and is being read again, or the service is leaving.
+    /// Set while no call is accepted: the store is being read again, or the coordinator is leaving.
     pub(crate) closed: Option<Closed>,
     /// The store does not answer: new calls that would write are refused.
     pub(crate) is_away: bool,
-    /// When the store was read; workers come back after that.
+    /// When the store was read. Workers reattach after that.
     pub(crate) since: Instant,
     pub(crate) next_session: u64,
-    /// Callbacks that wait until the lock is released.
+    /// Callbacks that run after the lock is released.
     pub(crate) deferred: Vec<Deferred>,
 }
 
+/// Why no call is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
     StoreFailed,
@@ -118,7 +122,7 @@ impl State {
         }
     }
 
-    /// Where what becomes of an agent's tasks is counted.
+    /// The metrics of an agent, known or not.
     pub(crate) fn meters_of(&self, agent: &str) -> Arc<AgentMeters> {
         match self.registry.agents.get(agent) {
             Some(agent) => Arc::clone(&agent.meters),
@@ -126,11 +130,13 @@ impl State {
         }
     }
 
+    /// The number of a new worker session.
     pub(crate) fn session(&mut self) -> u64 {
         self.next_session += 1;
         self.next_session
     }
 
+    /// Whether a call that writes is accepted now (backpressure: the commit queue is bounded).
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         match self.closed {
             None if self.is_away => Err(Error::Store { detail: "no answer".to_owned() }),
@@ -140,7 +146,7 @@ impl State {
         }
     }
 
-    /// The same for those who only read, whatever waits to be written.
+    /// Whether a call that only reads is accepted now, however long the commit queue is.
     pub(crate) fn check_served(&self) -> Result<(), Error> {
         match self.closed {
             None => Ok(()),
@@ -169,9 +175,9 @@ impl State {
         self.deferred.push(Deferred::Reply(done, Err(error.into())));
     }
 
-    /// Rejects a call that was decided by the pending state of a task: once that state is durable.
-    /// If the store refuses it, the call ends as a conflict. Gives both back where the state is
-    /// confirmed already, or there is no such task here.
+    /// Rejects a call that was decided by the pending state of a task, once that state is durable.
+    /// If the store refuses that state, the call ends as a conflict. Returns both arguments if the
+    /// state is confirmed already, or if no such task is here.
     pub(crate) fn reject_on_commit(
         &mut self,
         id: Option<TaskId>,
@@ -184,13 +190,13 @@ impl State {
         Ok(())
     }
 
-    /// What follows once everything queued before it is durable.
+    /// Queues an effect that runs once everything queued before it is durable.
     pub(crate) fn after_commit(&mut self, then: Effect) {
         self.queue_post_commit(None, then);
     }
 
-    /// The same for what tells of a task: should a step of it be refused that was queued before,
-    /// whoever waits is told that, and nobody else anything.
+    /// Queues an effect that depends on the writes of a task that are queued already. If the store
+    /// refuses one of them, the effect is dropped and its waiter fails with a conflict.
     pub(crate) fn after_writes_of(&mut self, id: TaskId, then: Effect) {
         self.queue_post_commit(Some(id), then);
     }
@@ -206,7 +212,7 @@ impl State {
         });
     }
 
-    /// A client went away. Puts the waiter of its call away; `None`: it was answered already.
+    /// Removes the waiter of a call whose client left; `None`: the call is answered already.
     pub(crate) fn forget_call(&mut self, call: CallKey) -> Option<Waiter> {
         self.early_disconnects.remove(&call);
         let (id, waiter) = self.take_waiter(call)?;
@@ -226,7 +232,8 @@ impl State {
         Some((id, waiters.swap_remove(at)))
     }
 
-    /// A caller's patience ended. It was told of the task, so the task must stay.
+    /// Removes the waiter of a call that reached its deadline. The caller learns the id of the
+    /// task, so the reply can no longer be a bare message.
     pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(active) = self.tasks.get_mut(&id) {
@@ -237,7 +244,7 @@ impl State {
         Some((id, waiter.done))
     }
 
-    /// Nobody listens on this link any more.
+    /// Removes the waiters of a gateway link that was closed.
     pub(crate) fn forget_link(&mut self, link: u64) {
         let calls = self.calls.keys().chain(&self.early_disconnects);
         let calls: Vec<_> = calls.filter(|call| call.0 == link).copied().collect();

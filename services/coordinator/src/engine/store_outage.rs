@@ -1,9 +1,10 @@
-//! A store that does not answer: a database that is away, a disk that hangs. No send waits for it
-//! longer than a bound. A send whose task is stored is answered with that task; any other send or
-//! write is refused with STORE_UNAVAILABLE, which says whether its outcome is unknown. Reads have
-//! the bound of the store.
+//! Behaviour during a store outage (a database that is away, a disk that hangs). No send waits for
+//! the store longer than a bound. A send whose task is stored is answered with that task; any other
+//! send or write is refused with STORE_UNAVAILABLE, which states whether the outcome is unknown.
+//! Reads have the bound of the store.
 //!
-//! No call has a timer of its own. The writer, the lease and the recovery have one each; when the
+//! No call has a timer of its own. The commit loop, the lease and the recovery have one each; when
+//! the store is silent for too long, one sweep answers all waiting callers.
 //! store has not answered them in time, one sweep answers all callers that wait.
 
 use std::pin::pin;
@@ -28,14 +29,14 @@ use crate::{
     error::Error,
 };
 
-/// Where the answer to a blocking send says why it came before the end of its task.
+/// Metadata of an early answer: the reason why a blocking send returned before the end of its task.
 const EARLY_ANSWER_KEY: &str = "faultline.dev/earlyAnswer";
 
-/// A caller and its answer.
+/// A waiting caller and its answer.
 type Answered = (Done, Result<a2a::SendMessageResponse, CallError>);
 
-/// A store that does not answer for so many ticks is away. Ticks are counted because time also
-/// passes while this process is stopped, which says nothing about the store.
+/// The store counts as away after so many silent ticks. Ticks are counted instead of time, because
+/// time also passes while this process is suspended.
 const TICKS: u32 = 8;
 
 /// The first tick may come at once.
@@ -43,8 +44,7 @@ fn is_silent(ticks: u32) -> bool {
     ticks > TICKS
 }
 
-/// The timer for [`Core::patiently`]. One serves many batches, and is set a few times a second at
-/// most.
+/// The timer for [`Core::await_store`], shared by many batches.
 pub(crate) fn clock() -> Interval {
     let mut clock = interval(limits::STORE_RESPONSE_TIMEOUT / TICKS);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -52,8 +52,8 @@ pub(crate) fn clock() -> Interval {
 }
 
 impl Core {
-    /// Awaits the store. While it does not answer, the callers that wait for it are answered;
-    /// `under_way` is the batch that it has.
+    /// Awaits the store. While the store is silent, the waiting callers are answered; `under_way`
+    /// is the batch that the store has.
     pub(crate) async fn patiently<T>(
         &self,
         clock: &mut Interval,
@@ -79,7 +79,8 @@ impl Core {
         }
     }
 
-    /// Answers everybody who waits for the store, and refuses new calls until it answers again.
+    /// Answers every caller that waits for the store, and refuses new calls until the store answers
+    /// again.
     pub(crate) fn answer_without_store(&self, under_way: &mut [PostCommit]) {
         let answered = {
             let mut state = self.lock();
@@ -93,13 +94,13 @@ impl Core {
         answered.into_iter().for_each(|(done, answer)| done(answer));
     }
 
-    /// The store answers again.
+    /// The store answers again: new calls are accepted.
     pub(crate) fn store_is_back(&self) {
         self.lock().is_away = false;
     }
 }
 
-/// Bounds a read that a send needs before it changes anything.
+/// Bounds a read before the first change of a send.
 pub(crate) async fn read_in_time<T>(
     reading: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
@@ -141,7 +142,7 @@ impl State {
         for active in self.tasks.values_mut() {
             let (stored, others) = active.take_timed_out_waiters();
             calls.extend(stored.iter().chain(&others).filter_map(|waiter| waiter.call));
-            // A caller was told of the task, so it has to stay.
+            // A caller knows the task now, so the reply can no longer be a bare message.
             active.may_reply_without_task &= stored.is_empty();
             all.extend(active.answers(stored));
             all.extend(others.into_iter().map(refused));
@@ -161,7 +162,7 @@ impl State {
     }
 }
 
-/// Whether an effect answers a caller that does not wait as long as the store takes.
+/// Whether an effect answers a caller that does not wait through the outage.
 fn is_answer(effect: &Effect) -> bool {
     match effect {
         Effect::Answer(..) => true,
@@ -171,28 +172,28 @@ fn is_answer(effect: &Effect) -> bool {
 }
 
 impl Waiter {
-    /// Whether the step that its caller asked for is among the first `confirmed` events.
+    /// Whether the write of this waiter's call is among the first `confirmed` events.
     fn is_stored(&self, confirmed: u64) -> bool {
         confirmed > 0 && self.depends_on_seq <= confirmed
     }
 }
 
 impl ActiveTask {
-    /// Takes out the waiters that are answered without the store: those whose step is stored, and
-    /// those of whose step nothing is known.
+    /// Takes out the waiters that are answered without the store: those whose write is stored, and
+    /// those whose write has an unknown outcome.
     pub(crate) fn take_timed_out_waiters(&mut self) -> (Vec<Waiter>, Vec<Waiter>) {
         split(&mut self.waiters, self.published)
     }
 
-    /// Each of these with the task as it was last confirmed.
+    /// Answers for these waiters, with the task as it was last confirmed.
     pub(crate) fn answers(&self, waiters: Vec<Waiter>) -> impl Iterator<Item = Answered> {
         waiters
             .into_iter()
             .map(|waiter| (waiter.done, Ok(task_response(self.as_confirmed(waiter.history)))))
     }
 
-    /// The task as the store is known to have it. Where memory is ahead of the store, it is only
-    /// certain that the task is there and has not ended.
+    /// The task as the store is known to have it. If memory is ahead of the store, only its
+    /// existence and its non-final state are certain.
     fn as_confirmed(&self, history: Option<i32>) -> a2a::Task {
         let task = match self.confirmed() {
             Some(confirmed) => confirmed.to_a2a(history, true),
@@ -202,14 +203,14 @@ impl ActiveTask {
     }
 }
 
-/// Takes out the waiters that are not patient: those whose step is among the first `confirmed`
+/// Takes out the waiters that are not patient: those whose write is among the first `confirmed`
 /// events, and the others.
 pub(crate) fn split(waiters: &mut Vec<Waiter>, confirmed: u64) -> (Vec<Waiter>, Vec<Waiter>) {
     let impatient = waiters.extract_if(.., |waiter| !waiter.patient);
     impatient.partition(|waiter| waiter.is_stored(confirmed))
 }
 
-/// Says in the task why a blocking send did not wait for its end.
+/// Marks a task as an early answer to a blocking send.
 fn marked(mut task: a2a::Task) -> a2a::Task {
     let why = Value { kind: Some(Kind::StringValue(reason::STORE_UNAVAILABLE.name.to_owned())) };
     task.metadata.get_or_insert_default().fields.insert(EARLY_ANSWER_KEY.to_owned(), why);
@@ -236,7 +237,7 @@ fn unknown() -> Error {
     Error::StoreSilent { detail: LATE.to_owned() }
 }
 
-/// The failure of a call whose task is known to be stored: it names the task.
+/// The failure of a call whose task is stored: it names the task.
 pub(crate) fn stored(error: Error, id: TaskId) -> Error {
     match error {
         Error::Store { detail } | Error::StoreSilent { detail } => {
@@ -246,7 +247,8 @@ pub(crate) fn stored(error: Error, id: TaskId) -> Error {
     }
 }
 
-/// The failure of a call that has a key: if its outcome is unknown, it can be repeated.
+/// The failure of a call with an idempotency key: with an unknown outcome, the call can be
+/// repeated.
 pub(crate) fn with_key(failure: Failure) -> Failure {
     let is_unknown = failure.row() == &reason::STORE_UNAVAILABLE
         && failure.retryable == Some(false)

@@ -1,5 +1,5 @@
-//! Who delegated what, of the tasks that live: how many there may be below one, and that children
-//! end with their parent. A task that neither was delegated nor delegates is not in here.
+//! The tree of delegated tasks that live: bounds the descendants of a task, and ends children with
+//! their parent. A task without parent and children is not in the tree.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,7 +13,7 @@ use crate::{
     task::{Millis, a2a_view::cancelled},
 };
 
-/// Parents and children that live.
+/// The live tasks with parents or children, by id. Part of the state and changed under its lock.
 #[derive(Default)]
 pub(crate) struct TaskTree(HashMap<TaskId, Node>);
 
@@ -21,9 +21,9 @@ pub(crate) struct TaskTree(HashMap<TaskId, Node>);
 struct Node {
     parent: Option<TaskId>,
     children: Vec<Child>,
-    /// Children, their children and so on.
+    /// Live tasks below this one, at any depth.
     descendants: usize,
-    /// It has ended, and is kept for those below it that live on: they still count.
+    /// The task has ended. The node stays while live descendants count above it.
     is_gone: bool,
 }
 
@@ -34,7 +34,7 @@ struct Child {
 }
 
 impl TaskTree {
-    /// The child lives. Whatever is below it comes with it.
+    /// Adds a live child, with its own descendants.
     fn join(&mut self, parent: TaskId, id: TaskId, detached: bool) {
         let child = self.0.entry(id).or_default();
         if child.parent.is_some() {
@@ -46,7 +46,7 @@ impl TaskTree {
         self.count(parent, |descendants| descendants + more);
     }
 
-    /// A parent of a detached child has ended before we knew of either.
+    /// Adds a detached child whose parent has ended already.
     fn join_gone(&mut self, parent: TaskId, id: TaskId) {
         self.join(parent, id, true);
         if let Some(kin) = self.0.get_mut(&parent) {
@@ -54,8 +54,8 @@ impl TaskTree {
         }
     }
 
-    /// A task has ended. Returns the children that end with it. Those that do not, and what is
-    /// below them, still count above it: else nothing would bound them.
+    /// Removes an ended task and returns the children that end with it. Detached children and their
+    /// descendants still count at the ancestors, so that the bound holds.
     fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
         let Some(kin) = self.0.get(&id).filter(|kin| !kin.is_gone) else { return Vec::new() };
         let ending = kin.children.iter().filter(|child| !child.detached);
@@ -73,7 +73,7 @@ impl TaskTree {
         kin.descendants = kin.descendants.saturating_sub(gone);
         let parent = kin.parent;
         if let Some(parent) = parent.and_then(|parent| self.0.get_mut(&parent)) {
-            // One that is gone ends with nobody.
+            // A detached child does not end with its parent.
             parent.children.retain(|child| child.id != id);
         }
         if let Some(parent) = parent {
@@ -83,7 +83,7 @@ impl TaskTree {
         ending
     }
 
-    /// Live tasks below the topmost that is known above this one, or below itself.
+    /// Live tasks below the topmost known ancestor, or below the task itself.
     fn below_root(&self, id: TaskId) -> usize {
         let mut at = self.0.get(&id);
         while let Some(above) = at.and_then(|kin| self.0.get(&kin.parent?)) {
@@ -100,8 +100,8 @@ impl TaskTree {
         }
     }
 
-    /// Whoever has nobody below need not be known: those that have ended, and upwards from there
-    /// those that are nobody's child.
+    /// Removes nodes without children: ended tasks, and from there upwards ancestors without a
+    /// parent.
     fn forget_empty(&mut self, id: TaskId) {
         let mut at = Some(id);
         while let Some(id) = at {
@@ -112,7 +112,7 @@ impl TaskTree {
         }
     }
 
-    /// Known, and not known to have ended.
+    /// Whether the task is known and not known to have ended.
     fn lives(&self, id: &TaskId) -> bool {
         self.0.get(id).is_some_and(|kin| !kin.is_gone)
     }
@@ -124,7 +124,7 @@ impl TaskTree {
 }
 
 impl State {
-    /// May this attempt call others? Asked in the same breath as what it does then.
+    /// Whether this attempt may delegate. Checked under the same lock as the delegation.
     pub(crate) fn check_current(&self, calling: &CallingAttempt) -> Result<(), Error> {
         match self.tasks.get(&calling.task) {
             Some(active) if active.pending().is_current(calling.attempt) => Ok(()),
@@ -132,18 +132,18 @@ impl State {
         }
     }
 
-    /// Of an attempt that is not current here: where others may have it, it is to ask again, and
-    /// `Core::believe_in_time` tells.
+    /// The error for an attempt that is not current here. With peers it is retryable, and
+    /// `Core::authenticate_attempt_with_store` decides.
     pub(crate) fn not_current(&self) -> Error {
         if self.is_shared { Error::NotOwner } else { Error::AttemptOver }
     }
 
-    /// There are others, who may have what we do not.
+    /// Peers may own tasks that are not here.
     pub(crate) fn may_be_elsewhere(&self) -> bool {
         self.is_shared && !self.registry.peer_load.is_empty()
     }
 
-    /// The parentage of a new child, if there may be one more.
+    /// The parentage of a new child, within the bounds of depth and count.
     pub(crate) fn parentage(&self, calling: &CallingAttempt) -> Result<Parent, Error> {
         let Some(active) = self.tasks.get(&calling.task) else { return Err(Error::AttemptOver) };
         let depth = active.pending().depth() + 1;
@@ -161,7 +161,7 @@ impl State {
         })
     }
 
-    /// A task has come in, or was read from the store: it takes its place in its family.
+    /// Adds a task that was created or read from the store to the tree.
     pub(crate) fn join_family(&mut self, id: TaskId, now: Millis) {
         let parent = self.tasks.get(&id).and_then(|active| active.pending().parent.as_ref());
         let Some(parent) = parent else { return };
@@ -171,14 +171,14 @@ impl State {
         let parent = parent.task_id.parse::<TaskId>().ok();
         match parent.filter(lives) {
             Some(parent) => self.task_tree.join(parent, id, detached),
-            // It may live elsewhere; should it have ended, that is found out soon.
+            // A peer may own the parent. If the parent has ended, the next comparison finds that.
             None if self.is_shared => {
                 parent.into_iter().for_each(|parent| self.task_tree.join(parent, id, detached));
             }
             None if detached => {
                 parent.into_iter().for_each(|parent| self.task_tree.join_gone(parent, id));
             }
-            // It should have ended with its parent.
+            // The parent has ended, so the child ends too.
             None => {
                 self.cancel_child(id, now);
                 self.end_children(id, now);
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// Is it a relative of ours that another coordinator has?
+    /// Whether a peer owns this task and it has relatives here.
     pub(crate) fn is_remote_relative(&self, id: &TaskId) -> bool {
         self.task_tree.lives(id) && !self.tasks.contains(id)
     }
@@ -196,21 +196,21 @@ impl State {
         all.copied().collect()
     }
 
-    /// A relative that another coordinator had has ended.
+    /// Ends the children of a relative that ended at a peer.
     pub(crate) fn on_remote_relative_ended(&mut self, id: TaskId, now: Millis) {
         if self.is_remote_relative(&id) {
             self.end_children(id, now);
         }
     }
 
-    /// Everything has been read from the store, in no particular order.
+    /// Adds all tasks that were read from the store, in any order.
     pub(crate) fn join_families(&mut self, now: Millis) {
         let ids: Vec<_> = self.tasks.ids().collect();
         ids.into_iter().for_each(|id| self.join_family(id, now));
     }
 
-    /// A task has just ended, as the last thing that was queued: whatever ends with it is queued
-    /// behind it and written in the same commit.
+    /// Ends the children of a task that has just ended. Their ends are queued behind its end and
+    /// committed in the same transaction.
     pub(crate) fn end_children(&mut self, id: TaskId, now: Millis) {
         let mut ending = VecDeque::from(self.task_tree.leave(id));
         while let Some(id) = ending.pop_front() {
@@ -222,7 +222,7 @@ impl State {
         self.enqueue_deferred_cancels(now);
     }
 
-    /// False: it has ended already.
+    /// False: the child has ended already.
     fn cancel_child(&mut self, id: TaskId, now: Millis) -> bool {
         let Some(active) = self.tasks.get(&id) else { return false };
         let failure = cancelled("parent", "the calling task ended", None);

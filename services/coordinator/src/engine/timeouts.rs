@@ -1,7 +1,6 @@
-//! What falls due: tasks that have used up their time, or have paused for long enough and are tried
-//! again; questions that nobody answered; tasks whose callers went away and did not come back; and
-//! agents that should have stopped. One task sleeps until the next of them. After a restart it is
-//! all made anew from what the tasks say.
+//! Deadlines and other timers of tasks: time budgets, retry pauses, question expiry,
+//! cancel-on-disconnect and stop deadlines. One loop sleeps until the earliest timer. After a
+//! restart the timers are set again from the stored tasks.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,29 +24,30 @@ use crate::{
     task::{Millis, Task, a2a_view::cancelled, time_budget, trace_segment},
 };
 
-/// When a task that ran out of time may be sent again.
+/// Retry hint for the caller of a task that ran out of time.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The longest sleep before something far away is looked at again.
+/// The longest delay of a timer; later deadlines are checked again.
 const FAR: Duration = Duration::from_secs(24 * 60 * 60);
-/// Done under one lock at the most, so that nobody waits long for it.
+/// Timers fired under one lock, so that other users of the lock do not wait long.
 const AT_ONCE: usize = 256;
 
+/// A timer of a task or an attempt. A task has one of each kind at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Timer {
-    /// The task has used up its time.
+    /// The time budget of the task is used up.
     Deadline(TaskId),
-    /// The task has paused after a failed attempt.
+    /// The retry pause of the task ends.
     Pause(TaskId),
     /// A question of the task expires.
     Question(TaskId),
-    /// Whoever wanted the task has been away for long enough.
+    /// The grace period of a client that disconnected ends.
     Abandoned(TaskId),
-    /// The worker should have said by now that this attempt has stopped.
+    /// The worker should have confirmed by now that the attempt has stopped.
     Stopped(WorkerId, TaskId, u32),
 }
 
 impl Core {
-    /// Does what falls due, when it does. Never returns.
+    /// Fires timers when they are due. Never returns.
     pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
             let next = self.lock().timers.next();
@@ -66,7 +66,7 @@ impl Core {
 }
 
 impl Core {
-    /// How long a new task of this agent may be active.
+    /// The limit of active time for a new task of this agent.
     pub(crate) fn limit(
         &self,
         state: &State,
@@ -74,7 +74,7 @@ impl Core {
         caller: &Caller,
     ) -> Result<Option<Duration>, Error> {
         let asked_max = self.config.timeout_ms_max.map(Duration::from_millis);
-        // A child that outlives its parent need not be in time for it.
+        // A detached child may outlive its parent, so the budget of the parent does not bound it.
         let calling = caller.calling.as_ref().filter(|calling| !calling.detached);
         let parent = calling.and_then(|calling| state.tasks.get(&calling.task));
         let left = parent.and_then(|parent| parent.pending().budget.left(now()));
@@ -92,7 +92,7 @@ impl State {
     pub(crate) fn fire_due_timers(&mut self, at: Instant, now: Millis) {
         for _ in 0..AT_ONCE {
             let Some(due) = self.timers.pop(at) else { return };
-            // Memory is not to be trusted, or no longer ours: whoever reads the store sets anew.
+            // The state is discarded or no longer owned: the recovery sets the timers again.
             if self.closed.is_some() {
                 continue;
             }
@@ -106,7 +106,7 @@ impl State {
         }
     }
 
-    /// A task has taken a step: its time runs, stands still or is over, it pauses, it asks.
+    /// Sets the timers of a task after a step.
     pub(crate) fn watch_time(&mut self, id: TaskId) {
         let Some(active) = self.tasks.get(&id) else { return };
         if active.pending().is_final() {
@@ -127,7 +127,7 @@ impl State {
         }
         match budget.is_running() {
             true if self.timers.at(due).is_none() => {
-                // From here on by a clock that does not jump.
+                // From here on by the monotonic clock.
                 let left = budget.left(now()).unwrap_or_default();
                 self.timers.set(due, Instant::now() + left);
             }
@@ -136,7 +136,7 @@ impl State {
         }
     }
 
-    /// A task leaves memory, or has ended.
+    /// Clears the timers of a task that has ended or left memory.
     pub(crate) fn forget_time(&mut self, id: TaskId) {
         for due in
             [Timer::Deadline(id), Timer::Pause(id), Timer::Question(id), Timer::Abandoned(id)]
@@ -145,15 +145,15 @@ impl State {
         }
     }
 
-    /// A task that nobody has is given to somebody, unless it pauses first.
+    /// Places a task without a worker, unless its retry pause still runs.
     pub(crate) fn place_in_time(&mut self, id: TaskId, now: Millis) {
         if self.tasks.get(&id).is_some_and(|active| active.pending().retry_at.is_none()) {
             self.place(id, now);
         }
     }
 
-    /// Nobody answered in time. That is the answer then; what becomes of the task is for its agent
-    /// to say.
+    /// Answers the expired questions of a task with a timeout. The agent decides how the task
+    /// continues.
     fn expire_questions(&mut self, id: TaskId, now: Millis) {
         let Some(active) = self.tasks.get(&id) else { return };
         for key in active.pending().expired(now) {
@@ -163,14 +163,14 @@ impl State {
                 task.id = %id, trace.id = trace, question = key,
                 "nobody answered in time"
             );
-            // Nobody called, so it goes on in a trace of its own.
+            // No call caused this step, so it starts a trace of its own.
             let body = trace_segment::traced(
                 active.pending().decide_expire(key),
                 &active.pending().run.parent().anew(),
             );
             self.answer(id, body, None, now, |_| {});
         }
-        // The clock on the wall may have been slower, or there are more.
+        // The wall clock may have been slower, or more questions are open.
         self.watch_time(id);
     }
 
@@ -182,9 +182,9 @@ impl State {
         }
     }
 
-    /// The client of a call that wanted this task went away before it was answered.
+    /// Starts the grace period of a task whose client disconnected before the reply.
     pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
-        // Its caller came back elsewhere before we noticed that it had gone.
+        // The caller reconnected at another coordinator before this disconnect was noticed.
         if self
             .watched_by_peers
             .get(&id)
@@ -197,18 +197,18 @@ impl State {
             return;
         }
         let (due, at) = (Timer::Abandoned(id), Instant::now() + grace);
-        // Of several that went away each has its time to come back.
+        // With several disconnected callers, the longest grace period counts.
         let at = self.timers.at(due).map_or(at, |known| known.max(at));
         self.timers.set(due, at);
     }
 
-    /// What this call is for is known now. True: its client went away before that.
+    /// Whether the client of this call left before its task was known.
     pub(crate) fn has_left(&mut self, caller: &Caller) -> bool {
         let announced = caller.call.filter(|_| caller.cancel_after.is_some());
         announced.is_some_and(|call| !self.early_disconnects.remove(&call))
     }
 
-    /// Somebody follows it at another coordinator: its caller came back there.
+    /// Ends the grace period: the caller reconnected at another coordinator.
     pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
         self.timers.clear(Timer::Abandoned(id));
         let now = Instant::now();
@@ -239,7 +239,7 @@ impl State {
         }
     }
 
-    /// An attempt is being told to stop.
+    /// Sets the stop deadline of an attempt that is being cancelled.
     pub(crate) fn expect_stop(&mut self, worker: WorkerId, id: TaskId, attempt: u32) {
         if let Some(worker) = self.registry.workers.get_mut(&worker) {
             worker.stop(id);
@@ -250,7 +250,7 @@ impl State {
 
     fn note_orphan(&mut self, worker_id: WorkerId, id: TaskId, attempt: u32) {
         let worker = self.registry.workers.get_mut(&worker_id);
-        // One without a stream was not told; when it attaches again, it is.
+        // A worker without a stream did not get the cancel; it gets the cancel when it reattaches.
         let Some(worker) = worker.filter(|w| w.is_attached() && w.runs(id, attempt)) else {
             return;
         };
@@ -264,8 +264,9 @@ impl State {
     }
 }
 
-/// A call whose task is cancelled when its client goes away: dropped before it was untied, it says
-/// so. Never dropped under the lock.
+/// Cancels the task of a call on drop, unless it was disarmed before: the client disconnected. Held
+/// by the call or its stream; never dropped under the state lock, because its drop takes that lock
+/// (deadlock).
 pub(crate) struct Tie {
     core: Option<Arc<Core>>,
     task: TaskId,
@@ -273,13 +274,13 @@ pub(crate) struct Tie {
 }
 
 impl Tie {
-    /// `None`: the task goes on without this caller.
+    /// `None`: the task does not depend on this caller.
     pub(crate) fn of(caller: &Caller, core: &Arc<Core>, task: TaskId) -> Option<Self> {
         let grace = caller.cancel_after?;
         Some(Self { core: Some(Arc::clone(core)), task, grace })
     }
 
-    /// The call was answered.
+    /// The call was answered: the drop does nothing.
     pub(crate) fn disarm(mut self) {
         self.core = None;
     }
@@ -293,7 +294,7 @@ impl Drop for Tie {
     }
 }
 
-/// The clock on the wall may have been set meanwhile; nothing sleeps longer than it should.
+/// The wall clock may have been set meanwhile, so the delay is bounded by the caller.
 fn until(at: Millis, now: Millis) -> Duration {
     let millis = u64::try_from(at.saturating_sub(now)).unwrap_or(0);
     Duration::from_millis(millis).min(FAR)

@@ -1,5 +1,5 @@
-//! Things to do at their time: one ordered set for all of them, so that whoever keeps the time
-//! sleeps until the next one and looks at nothing else. It knows neither tasks nor clocks.
+//! An ordered set of timers with one key each. Knows neither tasks nor clocks; the timer loop
+//! sleeps until the earliest timer.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub(crate) struct Timers<K> {
     due: BTreeSet<(Instant, K)>,
     of: HashMap<K, Instant>,
-    /// The next one is earlier than it was when this was last asked.
+    /// The earliest timer has moved forward since `take_sooner` was called last.
     sooner: bool,
 }
 
@@ -22,7 +22,7 @@ impl<K> Default for Timers<K> {
 }
 
 impl<K: Copy + Ord + Hash> Timers<K> {
-    /// Due at this time, and no longer at any other.
+    /// Sets a timer. An earlier time for the same key is replaced.
     pub(crate) fn set(&mut self, key: K, at: Instant) {
         self.clear(key);
         self.sooner |= self.next().is_none_or(|next| at < next);
@@ -44,14 +44,14 @@ impl<K: Copy + Ord + Hash> Timers<K> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// The earliest that is due by now.
+    /// Removes and returns the earliest timer that is due.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<K> {
         let (_, key) = *self.due.first().filter(|(at, _)| *at <= now)?;
         self.clear(key);
         Some(key)
     }
 
-    /// Whether whoever sleeps until the next one must look again.
+    /// Whether the timer loop has to shorten its sleep.
     pub(crate) fn take_sooner(&mut self) -> bool {
         std::mem::take(&mut self.sooner)
     }

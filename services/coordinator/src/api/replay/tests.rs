@@ -1,4 +1,4 @@
-//! One key, one task, whatever comes how often and when.
+//! Idempotency: one key starts one task, for any number and timing of repeats.
 
 use crate::store::key_retention;
 use faultline_proto::{
@@ -116,7 +116,7 @@ async fn a_bare_message_is_the_same_the_second_time() {
     let assign = bench.assigned().await;
     let second = bench.send(blocking.clone(), &caller);
     soon(async {
-        // The second is there once it waits beside the first.
+        // The second send is registered once it waits beside the first.
         let id = assign.task_id.parse().unwrap();
         while bench.core.lock().tasks.get(&id).unwrap().waiters.len() < 2 {
             tokio::task::yield_now().await;
@@ -124,7 +124,7 @@ async fn a_bare_message_is_the_same_the_second_time() {
     })
     .await;
     bench.report(&assign, 1, report::Body::Message(text_message("hello".into())));
-    // While the step is on its way to the store, and when it has arrived.
+    // While the step is on its way to the store, and after its commit.
     let third = bench.send(blocking.clone(), &caller);
     let said = soon(first).await.unwrap().unwrap();
     assert!(matches!(&said.payload, Some(Payload::Message(m)) if m.parts.len() == 1), "{said:?}");

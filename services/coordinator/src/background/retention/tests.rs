@@ -1,4 +1,4 @@
-//! The walk through what may be forgotten, on both stores, and what it counts.
+//! The retention scan and its metrics, on both stores.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn first() -> TaskId {
     TaskId::from_bytes(START)
 }
 
-/// On SQLite, or on this database.
+/// A bench on SQLite, or on this database.
 async fn bench(database: Option<&Database>, config: Config) -> Bench {
     let config = Config { metrics: Metrics::of("test"), ..config };
     let offers = vec![offer("echo")];
@@ -37,7 +37,7 @@ async fn put(bench: &Bench, agent: &str, hours: u64) {
     bench.write(finished(SeedTask { agent: agent.to_owned(), ago, ..SeedTask::default() })).await;
 }
 
-/// How many this coordinator says it has forgotten.
+/// The number of erased tasks in the metrics of this coordinator.
 fn expired(bench: &Bench) -> u64 {
     let text = bench.core.config.metrics.text();
     let line = text.lines().find_map(|line| line.strip_prefix("faultline_tasks_expired_total "));
@@ -119,7 +119,7 @@ async fn what_several_coordinators_find_old_is_counted_by_the_one_that_forgot_it
     for _ in 0..5 {
         put(&slow, "echo", 2).await;
     }
-    // Both have found them before either has forgotten one.
+    // Both coordinators have found the tasks before either has erased one.
     slow.hold_writes().await;
     slow.core.expire_tasks(first()).await;
     assert_eq!(expired(&slow), 0, "nothing is gone yet");

@@ -1,5 +1,5 @@
-//! Two coordinators on one store that hear nothing of one another: what one of them thinks stays as
-//! old as it is, and must not be what callers are told.
+//! Two coordinators on one store without notifications: a stale copy in memory is never returned to
+//! a caller.
 
 use crate::engine::active_task::Done;
 use faultline_proto::{
@@ -24,7 +24,7 @@ use crate::{
 struct Pair {
     here: Bench,
     there: Bench,
-    /// Last: it is dropped behind those who use it.
+    /// Last field: dropped after its users.
     _database: Database,
 }
 
@@ -33,7 +33,7 @@ impl Pair {
         Self::start_with(offer("a")).await
     }
 
-    /// A worker that offers this is attached to the first.
+    /// A worker with this offer is attached to the first coordinator.
     async fn start_with(offered: AgentOffer) -> Self {
         let database = Database::make().await;
         let start = async |offers| {
@@ -44,7 +44,7 @@ impl Pair {
         Self { here, there, _database: database }
     }
 
-    /// The worker goes to the other with all it has.
+    /// The worker moves to the second coordinator with its attempt.
     async fn go_there(&mut self, assign: &Assign) {
         self.here.core.flushed().await;
         self.there.worker = self.here.worker;
@@ -52,7 +52,8 @@ impl Pair {
         self.there.attach_again(&["a"], 100, vec![held(assign)]);
     }
 
-    /// The first has the task and has not heard that the other has it, and that it asks there.
+    /// The first coordinator holds a stale copy of a task that the second owns and that has a
+    /// question.
     async fn asking_there() -> (Self, Assign) {
         let mut pair = Self::start().await;
         let assign = pair.here.root("a").await;
@@ -70,7 +71,7 @@ impl Bench {
         self.core.flushed().await;
     }
 
-    /// The number of the last report that is acknowledged, and of the last that was taken.
+    /// The number of the last acknowledged report, and of the last ingested report.
     fn acked(&self, assign: &Assign) -> (u32, u32) {
         let state = self.core.lock();
         let active = &state.tasks.get(&id(assign)).unwrap();
@@ -175,7 +176,7 @@ async fn a_report_that_came_twice_is_not_acknowledged_when_its_step_is_refused()
     pair.here.hold_writes().await;
     let status = || report::Body::Status(a2a::Message::default());
     pair.here.report(&assign, 2, status());
-    // It is answered elsewhere before that is written, and the worker says it once more.
+    // A peer answers before that write, and the worker reports once more.
     let ann = principal("ann");
     task_of(pair.there.send(at_once(answer(&assign)), &ann)).await;
     pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
@@ -214,7 +215,7 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
     let old = pair.there.stored(&assign).await;
     let ann = principal("ann");
     task_of(pair.here.send(at_once(answer(&assign)), &ann)).await;
-    // It comes back as it was read before the answer, while somebody begins to wait for its end.
+    // The stored state from before the answer comes back while a caller begins to wait for the end.
     let worker = pair.here.worker;
     pair.here.core.adopt(worker).await.unwrap();
     let (done, mut ended) = oneshot::channel();

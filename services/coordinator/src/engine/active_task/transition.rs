@@ -20,8 +20,8 @@ use crate::{
     task::{Millis, Task, confirmed::Confirmed},
 };
 
-/// A change of one active task while it is being made, under the state lock. Its events and effects
-/// are queued together when the change is complete.
+/// A change of one active task in progress. Created by `State::transition` under the state lock and
+/// gone when it returns; its events and effects are then queued together.
 pub(crate) struct Transition<'a> {
     pub(crate) id: TaskId,
     pub(crate) now: Millis,
@@ -34,7 +34,7 @@ pub(crate) struct Transition<'a> {
 }
 
 impl Transition<'_> {
-    /// The task after the events that were applied so far.
+    /// The task with the events that were applied so far.
     pub(crate) fn task(&self) -> &Task {
         &self.active.task
     }
@@ -47,13 +47,13 @@ impl Transition<'_> {
         bodies.into_iter().for_each(|body| self.apply(body));
     }
 
-    /// Shows a question again that the applied events hid although it is still open.
+    /// Shows an open question again that the applied events hid.
     pub(crate) fn show_open_question(&mut self) {
         let shown = self.active.task.shown_again();
         self.apply_all(shown);
     }
 
-    /// Whether this change writes anything, compared with the last report before it.
+    /// Whether this change has events, or accepted a report after `reported_before`.
     pub(crate) fn has_changed(&self, reported_before: u32) -> bool {
         !self.events.is_empty() || self.active.task.reported != reported_before
     }
@@ -81,10 +81,10 @@ impl Transition<'_> {
 }
 
 impl State {
-    /// Changes an active task by one version. The change decides by `Transition::task` and applies
-    /// what it decided. A change that applies nothing keeps the version, and its effects follow the
-    /// writes of this task that are queued already. If the store refuses the write, `rollback`
-    /// restores the stored state. `None`: there is no such task.
+    /// Changes an active task by one version. `change` decides from `Transition::task` and applies
+    /// events. A change without events keeps the version, and its effects follow the writes of this
+    /// task that are queued already. If the store refuses the write, `rollback` restores the stored
+    /// state. `None`: there is no such task.
     pub(crate) fn transition<T>(
         &mut self,
         id: TaskId,
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// Completes the insertion of a task that is not in the store yet: its first events and those
-    /// that the change adds are one commit.
+    /// that this change adds are one commit.
     pub(crate) fn insert_step(
         &mut self,
         id: TaskId,
@@ -140,7 +140,7 @@ impl State {
         self.queue_step(id, 0, events, with, effects);
     }
 
-    /// Queues the step that a task has just taken from version `from`; 0: the task is new.
+    /// Queues the write of a step from version `from`; 0: the task is new.
     fn queue_step(
         &mut self,
         id: TaskId,

@@ -1,21 +1,21 @@
-//! The tasks of one agent that wait for a slot. Principals take turns, so that one with thousands
-//! of tasks delays nobody else by more than one; each principal's own tasks go in order.
+//! Fair queue of the tasks of one agent that wait for a slot: round robin over principals, first in
+//! first out within a principal, so that a principal with many tasks causes no starvation.
 
 use std::collections::{HashMap, VecDeque};
 
 use faultline_proto::id::TaskId;
 use tokio::time::Instant;
 
-/// Places of tasks that have left may outnumber those that wait by so many before they are swept.
+/// Bound on stale places above the number of waiting tasks, before they are swept.
 const GONE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct FairQueue {
     waiting: HashMap<TaskId, Waiting>,
-    /// Whose turn it is, the next first. Everybody who has a line is in it once.
+    /// The principals with a line, each once, in the order of their turns.
     turns: VecDeque<String>,
     lines: HashMap<String, VecDeque<Place>>,
-    /// Places in all lines, those of tasks that have left included.
+    /// Places in all lines, including stale ones.
     places: usize,
     next_ticket: u64,
 }
@@ -26,7 +26,8 @@ struct Waiting {
     since: Instant,
 }
 
-/// Taking a task out leaves its place, which finds nobody when its turn comes.
+/// A place in a line. The place of a removed task stays as a stale place, and is skipped on its
+/// turn.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     task: TaskId,
@@ -42,7 +43,7 @@ impl FairQueue {
         self.waiting.is_empty()
     }
 
-    /// Who waits, and since when.
+    /// The waiting tasks, and since when they wait.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TaskId, Instant)> {
         self.waiting.iter().map(|(task, waiting)| (*task, waiting.since))
     }
@@ -52,7 +53,7 @@ impl FairQueue {
         self.line(principal).push_back(place);
     }
 
-    /// Ahead of the principal's other tasks: it had a place before.
+    /// Queues a task ahead of the other tasks of its principal.
     pub(crate) fn push_front(&mut self, task: TaskId, principal: &str, now: Instant) {
         let place = self.place(task, now);
         self.line(principal).push_front(place);

@@ -1,5 +1,5 @@
-//! Worker ids belong to the credential that introduced them. The store knows the binding, so that
-//! it holds at every coordinator and after a restart; memory repeats it for workers that are here.
+//! Binding of worker ids to the credential that introduced them. The store holds the binding for
+//! all coordinators; memory caches it for attached workers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,13 +18,13 @@ use crate::{
     task::Millis,
 };
 
-/// When a credential with too many worker ids may try again.
+/// Retry hint for a credential with too many worker ids.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 impl Core {
-    /// Binds a worker's id to the credential that introduces it. Refuses an id that another
-    /// credential introduced, and one more than a credential may introduce. Before anything is done
-    /// for the worker: with its id come its tasks.
+    /// Binds a worker id to the credential that introduces it. Refuses an id of another credential,
+    /// and more ids than a credential may have. Runs before anything else is done for the worker,
+    /// because the tasks of a worker come with its id.
     pub(crate) async fn introduce(&self, id: WorkerId, identity: &Identity) -> Result<(), Failure> {
         let now = now();
         let max = limits::WORKER_IDS_PER_CREDENTIAL_MAX;
@@ -37,7 +37,7 @@ impl Core {
         }
     }
 
-    /// From time to time: the bindings of workers that are known here stay.
+    /// Renews the bindings of known workers, periodically.
     pub(crate) async fn keep_introduced(self: &Arc<Self>) {
         let known: Vec<_> = self.lock().registry.workers.keys().copied().collect();
         let now = now();
@@ -49,7 +49,7 @@ impl Core {
 }
 
 impl State {
-    /// The same by what is known here.
+    /// Checks the binding against memory.
     pub(crate) fn check_bound(&self, id: WorkerId, identity: &Identity) -> Result<(), Failure> {
         let bound = self.registry.workers.get(&id).and_then(|worker| worker.binding);
         match bound.is_none_or(|bound| bound == identity.binding()) {
@@ -64,14 +64,14 @@ impl State {
         }
     }
 
-    /// Whether a call with this credential may speak for an attempt on this worker.
+    /// Whether a call with this credential may act for an attempt on this worker.
     pub(crate) fn check_runs_for(&self, worker: &str, binding: Binding) -> Result<(), Error> {
         let worker = worker.parse::<WorkerId>().ok();
         let worker = worker.and_then(|id| self.registry.workers.get(&id));
         match worker.and_then(|worker| worker.binding) {
             Some(bound) if bound == binding => Ok(()),
             Some(_) => Err(Error::AttemptOver),
-            // Since this start it has not attached: it is to call again when it has.
+            // The worker has not attached since this start: the call may be repeated once it has.
             None => Err(Error::NotOwner),
         }
     }

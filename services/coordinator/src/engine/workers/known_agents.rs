@@ -1,6 +1,6 @@
-//! The agents that a mesh remembers: how many there may be, when one is forgotten, and how an
-//! operator removes one. An agent stays while a worker offers it or a task of it lives. Whether it
-//! may go is decided in the store, so coordinators that share it agree.
+//! Registry of known agents: its bounds, its expiry, and the removal of an agent by an operator. An
+//! agent stays while a worker offers it or a task of it lives. The store decides whether an agent
+//! may go, so that coordinators on one store agree.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,19 +26,19 @@ use crate::{
 };
 
 const HOUR_MS: Millis = 60 * 60 * 1000;
-/// Interval between two sweeps of the agent registry.
+/// The longest interval between two sweeps of the agent registry.
 const INTERVAL_MAX: Duration = Duration::from_secs(60 * 60);
 /// Agents forgotten in one commit.
 const AT_ONCE: usize = 100;
 
 impl Config {
-    /// `None`: agents are remembered for ever.
+    /// Retention of unoffered agents; `None`: for ever.
     fn agents_kept(&self) -> Option<Millis> {
         let hours = Millis::try_from(self.forget_agents_after_hours).unwrap_or(Millis::MAX);
         (hours > 0).then(|| hours.saturating_mul(HOUR_MS))
     }
 
-    /// A small part of how long agents are kept, so that what is offered is never forgotten.
+    /// The sweep interval: a small part of the retention, so that an offered agent never expires.
     pub(crate) fn agents_interval(&self) -> Duration {
         let kept = self.agents_kept().and_then(|ms| u64::try_from(ms / 8).ok());
         kept.map_or(INTERVAL_MAX, Duration::from_millis).min(INTERVAL_MAX)
@@ -46,7 +46,7 @@ impl Config {
 }
 
 impl Core {
-    /// Notes which agents are offered here, and forgets those that nobody offers for long.
+    /// Records the agents that are offered here, and forgets agents whose retention has passed.
     pub(crate) async fn forget_agents(&self) {
         let now = now();
         let before = self.config.agents_kept().map(|kept| now.saturating_sub(kept));
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Removes an agent at the word of an operator.
+    /// Removes an agent for an operator.
     pub(crate) async fn remove_agent(
         &self,
         request: RemoveAgentRequest,
@@ -121,13 +121,13 @@ impl Core {
 }
 
 impl State {
-    /// Whether these may be known as well.
+    /// Whether these offers fit the bounds of the registry.
     pub(crate) fn check_agents(&self, offers: &[AgentOffer]) -> Result<(), Error> {
         self.check_agent_count(offers)?;
         self.check_offer_bytes(offers)
     }
 
-    /// Bounds the memory for cards. Offers that are known already, or shrink, are always taken.
+    /// Bounds the memory for cards. Offers that are known already, or shrink, are always accepted.
     fn check_offer_bytes(&self, offers: &[AgentOffer]) -> Result<(), Error> {
         let agents = &self.registry.agents;
         let is_known =
@@ -186,7 +186,7 @@ impl State {
         }
     }
 
-    /// Agents that nobody offers since then, and of which no task is here.
+    /// Agents without a worker since `before` and without a task here.
     fn unused_since(&self, before: Millis) -> Vec<String> {
         let registry = &self.registry;
         let old = registry.agents.iter().filter(|(name, agent)| {
@@ -203,7 +203,8 @@ impl State {
         old
     }
 
-    /// The store has forgotten it. A worker that came meanwhile offers it anew.
+    /// Removes an agent that the store has forgotten. A worker that attached meanwhile offers it
+    /// again.
     fn drop_agent(&mut self, name: &str) {
         let Some(agent) = self.registry.agents.get(name) else { return };
         match agent.workers.is_empty() {
@@ -216,7 +217,7 @@ impl State {
         }
     }
 
-    /// Another coordinator offered or forgot some: these are all that the store knows.
+    /// Reconciles the agents with the store after another coordinator offered or forgot some.
     pub(crate) fn reconcile_agents(&mut self, known: Vec<Remembered>) {
         let names: HashSet<_> = known.iter().map(|known| known.offer.name.clone()).collect();
         known.into_iter().for_each(|known| self.registry.learn(known));

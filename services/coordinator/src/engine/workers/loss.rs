@@ -1,5 +1,5 @@
-//! What happens when workers are not there: tasks that lost theirs are tried elsewhere or fail,
-//! tasks read from the store wait for theirs, and tasks that nobody takes are given up.
+//! Loss of workers: tasks of a lost worker are retried elsewhere or fail, and queued tasks of an
+//! agent without workers fail after a wait.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 };
 
 impl State {
-    /// A worker did not come back in time: its tasks are tried elsewhere or fail.
+    /// A worker did not reattach within the grace period: its tasks are retried elsewhere or fail.
     pub(crate) fn lose(&mut self, worker_id: WorkerId, now: Millis) {
         let Some(worker) = self.registry.workers.remove(&worker_id) else { return };
         for (id, _) in worker.running() {
@@ -69,11 +69,11 @@ impl State {
         }
     }
 
-    /// The worker lives but does not know the attempt any more. That is nobody's death.
+    /// The worker is attached but does not know the attempt any more. The release costs no retry.
     pub(crate) fn take_back(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
         self.finish_on(worker, id);
         let name = worker.to_string();
-        // What has ended is nobody's any more.
+        // A task that has ended has no worker.
         let is_its = |active: &ActiveTask| active.pending().worker == name;
         if !self.tasks.get(&id).is_some_and(is_its) {
             return;
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// A task read from the store: it waits for its worker, for a slot or for an answer.
+    /// Loads a task from the store: it waits for its worker, for a slot or for an answer.
     pub(crate) fn remember(&mut self, task: Task, now: Millis) {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
         if self.tasks.contains(&id) || task.is_final() {
@@ -120,12 +120,12 @@ impl State {
         self.take_remote_watch(id);
     }
 
-    /// Has it just read the store, so that workers may still be on their way?
+    /// Whether the store was read so recently that workers may still reattach.
     pub(crate) fn in_startup_grace(&self) -> bool {
         self.since.elapsed() < self.registry.reattach_grace()
     }
 
-    /// Workers whose stream broke longer ago than the grace period.
+    /// Workers whose stream has been broken for longer than the grace period.
     pub(crate) fn overdue(&self, grace: Duration) -> Vec<WorkerId> {
         let gone = self.registry.workers.iter().filter(|(_, worker)| match worker.link {
             Presence::Gone { since } => since.elapsed() >= grace,
@@ -134,8 +134,8 @@ impl State {
         gone.map(|(id, _)| *id).collect()
     }
 
-    /// Fails what has waited too long for an agent that nobody offers any more. Whoever has just
-    /// read the store knows of no worker yet, and gives them time to come back.
+    /// Fails tasks that have waited too long for an agent without workers. After a restart the
+    /// workers first have time to reattach.
     pub(crate) fn give_up_waiting(&mut self, config: &Config, now: Millis) {
         if self.in_startup_grace() {
             return;
@@ -145,7 +145,7 @@ impl State {
         let agents = self.registry.agents.iter();
         for (_, agent) in agents.filter(|(name, _)| !self.registry.has_worker(name)) {
             let waited = agent.queue.iter().filter(|(_, since)| since.elapsed() >= patience);
-            // Stops wait for as long as they have.
+            // Deferred cancels wait for their whole time budget.
             let stop =
                 |id: &TaskId| self.tasks.get(id).is_some_and(|active| is_stop(active.pending()));
             stale.extend(waited.map(|(id, _)| id).filter(|id| !stop(id)));
@@ -173,8 +173,8 @@ fn worker_lost(task: &Task, losses_max: u32) -> Failure {
         .because(text)
         .with_plane(v1::Plane::Execution)
         .with_retries_spent(task.losses + task.retries);
-    // The agent does not allow a second run after a loss, so a caller has to look first: the work
-    // may have been done.
+    // The agent does not allow a second run after a loss, so the caller has to check first whether
+    // the work was done.
     let failure = match losses_max {
         1 => failure.with_retryable(false),
         _ => failure,

@@ -1,6 +1,6 @@
-//! The workers of this coordinator: who is attached, what each offers, slots, queues and losses.
+//! The workers of this coordinator: registry, identity, slots, queues and losses.
 //!
-//! May use: the rest of engine and what engine may use.
+//! May use: the rest of engine and the folders that engine may use.
 
 pub(crate) mod fair_queue;
 pub(crate) mod identity;

@@ -1,5 +1,5 @@
-//! Who is attached and what they offer: agents, workers, slots and queues. It counts and chooses;
-//! it knows no stream, no store and no transition.
+//! Registry of attached workers and known agents: counts slots and chooses workers. It knows no
+//! stream protocol, no store and no transition.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -24,85 +24,94 @@ use crate::{
     telemetry::metrics::{AgentMeters, Meters},
 };
 
+/// The agents and workers that this coordinator knows. Part of the state: changed by dispatch, the
+/// worker sessions and the cluster code under the state lock, and rebuilt after a restart from the
+/// store and from the workers that reattach.
 pub(crate) struct Registry {
     config: Arc<Config>,
     pub(crate) meters: Arc<Meters>,
     pub(crate) agents: BTreeMap<String, Agent>,
     pub(crate) workers: HashMap<WorkerId, Worker>,
-    /// What other coordinators have.
+    /// The load of the other coordinators.
     pub(crate) peer_load: PeerLoad,
-    /// Workers that were sent to them.
+    /// Workers that were told to move to another coordinator.
     pub(crate) evictions: HashMap<WorkerId, Evicted>,
 }
 
+/// An agent that a worker offers or has offered. Changed under the state lock by offers and by
+/// dispatch; forgotten by `known_agents`.
 pub(crate) struct Agent {
     pub(crate) offer: AgentOffer,
-    /// Since when the offer is what it is.
+    /// When the offer last changed.
     pub(crate) changed: Millis,
-    /// When a worker last offered it. While one does it is now, whatever stands here.
+    /// When a worker last offered it. Not updated while a worker offers it.
     pub(crate) offered: Millis,
-    /// Attached workers that offer it. The choice rotates.
+    /// Attached workers that offer it, in rotation (round robin).
     pub(crate) workers: VecDeque<WorkerId>,
     /// Tasks that wait for a slot.
     pub(crate) queue: FairQueue,
     pub(crate) policy: Policy,
     pub(crate) breaker: Breaker,
     pub(crate) retry_budget: RetryBudget,
-    /// Tasks that wait for somebody's answer.
+    /// Tasks that wait for an answer.
     pub(crate) waiting: u32,
     pub(crate) meters: Arc<AgentMeters>,
 }
 
+/// A worker, attached or within its grace period. Changed under the state lock by its session and
+/// by dispatch; removed when it leaves or is lost.
 pub(crate) struct Worker {
     pub(crate) name: String,
     pub(crate) agents: Vec<String>,
     pub(crate) slots: u32,
     pub(crate) since: Millis,
     pub(crate) draining: bool,
-    /// Was sent to another coordinator, and goes when it knows one.
+    /// The worker was told to move to another coordinator, and goes when it knows one.
     pub(crate) evicted: bool,
     pub(crate) link: Presence,
-    /// The credential that introduced it; `None`: it has not attached since this start.
+    /// The credential that introduced it; `None`: the worker has not attached since this start.
     pub(crate) binding: Option<Binding>,
-    /// What it runs, whether it computes or waits.
+    /// Its attempts, computing or waiting.
     running: HashMap<TaskId, RunningAttempt>,
-    /// How many of them compute…
+    /// The number of attempts that hold a slot.
     used: u32,
-    /// …by agent.
+    /// The number of attempts that hold a slot, by agent.
     used_by: HashMap<Arc<str>, u32>,
-    /// Tasks that wait for a slot to go on: answered, or done with waiting for others. They come
-    /// before new ones.
+    /// Tasks that wait for a slot to continue: answered, or with their children done. They come
+    /// before new tasks.
     resuming: VecDeque<TaskId>,
 }
 
+/// An attempt on a worker. Changed by [`Worker`] alone, and dropped when the worker reports its
+/// end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunningAttempt {
     agent: Arc<str>,
     pub(crate) attempt: u32,
-    /// Holds a slot.
+    /// The attempt holds a slot.
     pub(crate) computing: bool,
-    /// Gave it back because it waits for others, and will ask for it.
+    /// The attempt gave its slot back because it waits for other agents, and will request it.
     released: bool,
-    /// Since when it is told to stop.
+    /// When the attempt was cancelled, if it was.
     stopping: Option<Instant>,
-    /// Was told to stop, and did not.
+    /// The attempt did not stop within its stop deadline.
     orphan: bool,
 }
 
-/// A worker's stream, or since when it has none.
+/// The stream of a worker, or the time since which it has none.
 pub(crate) enum Presence {
     Attached {
         session: u64,
         outbox: mpsc::Sender<ToWorker>,
     },
-    /// By a clock that does not jump.
+    /// By the monotonic clock.
     Gone {
         since: Instant,
     },
 }
 
 impl Worker {
-    /// One that is known only because a stored task names it.
+    /// A worker that is known only from a stored task.
     pub(crate) fn remembered(since: Millis) -> Self {
         Self {
             name: String::new(),
@@ -132,31 +141,31 @@ impl Worker {
         self.running.get(&task).is_some_and(|r| r.attempt == attempt)
     }
 
-    /// The task is over, and its agent is told.
+    /// Marks an attempt as cancelled.
     pub(crate) fn stop(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task) {
             running.stopping.get_or_insert_with(Instant::now);
         }
     }
 
-    /// Since when it is told to stop, if it is.
+    /// When the attempt was cancelled, if it was.
     pub(crate) fn stopping(&self, task: TaskId) -> Option<Instant> {
         self.running.get(&task)?.stopping
     }
 
-    /// The task is over and its agent did not stop in time.
+    /// Marks an attempt as an orphan: cancelled and not stopped in time.
     pub(crate) fn orphan(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task) {
             running.orphan = true;
         }
     }
 
-    /// How many of those hold a slot.
+    /// The number of orphans that hold a slot.
     pub(crate) fn orphans(&self) -> u32 {
         self.running.values().filter(|r| r.orphan && r.computing).count() as u32
     }
 
-    /// Gives it a task, with a slot or, while the task waits, without.
+    /// Adds an attempt, with a slot or, while the task waits, without.
     pub(crate) fn start(&mut self, task: TaskId, agent: &str, attempt: u32, computing: bool) {
         self.finish(task);
         let agent = Arc::from(agent);
@@ -174,7 +183,7 @@ impl Worker {
         }
     }
 
-    /// A slot is taken.
+    /// Takes a slot for an attempt.
     fn hold(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task).filter(|r| !r.computing) {
             running.computing = true;
@@ -183,12 +192,12 @@ impl Worker {
         }
     }
 
-    /// How many tasks of this agent compute.
+    /// The number of attempts of this agent that hold a slot.
     pub(crate) fn used_by(&self, agent: &str) -> u32 {
         self.used_by.get(agent).copied().unwrap_or(0)
     }
 
-    /// The task waits: its slot goes back.
+    /// Frees the slot of a task that waits for an answer.
     pub(crate) fn pause(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task).filter(|r| r.computing) {
             running.computing = false;
@@ -199,8 +208,8 @@ impl Worker {
         }
     }
 
-    /// The task waits for others: its slot goes back until it is asked for.
-    /// True: an answer waited for that slot, and must not wait any longer.
+    /// Frees the slot of a task that waits for other agents. True: an answer waited for that slot
+    /// and must be sent now.
     pub(crate) fn release(&mut self, task: TaskId) -> bool {
         let answered = self.waits_for_slot(task) && self.resuming.contains(&task);
         self.pause(task);
@@ -211,28 +220,29 @@ impl Worker {
         answered
     }
 
-    /// The task goes on: a slot is taken again. True: it had asked for it.
+    /// Takes the slot of a task again. True: the task had requested the slot.
     pub(crate) fn go_on(&mut self, task: TaskId) -> bool {
         self.hold(task);
         let Some(running) = self.running.get_mut(&task) else { return false };
         std::mem::take(&mut running.released)
     }
 
-    /// It waits for others no longer, and for a human still: so it needs no slot.
+    /// The task no longer waits for other agents, but still waits for an answer: it needs no slot.
     pub(crate) fn go_on_without(&mut self, task: TaskId) {
         if let Some(running) = self.running.get_mut(&task) {
             running.released = false;
         }
     }
 
-    /// The agent goes on without the answer, slot or no slot, unless it waits for others as well.
+    /// The agent withdrew its question and continues without a slot, unless it waits for other
+    /// agents.
     pub(crate) fn take_back_question(&mut self, task: TaskId) {
         if self.waits_for_slot(task) {
             self.go_on(task);
         }
     }
 
-    /// The task goes on as soon as there is a slot.
+    /// Queues a task to continue as soon as a slot is free.
     pub(crate) fn resume(&mut self, task: TaskId) {
         if !self.resuming.contains(&task) {
             self.resuming.push_back(task);
@@ -246,18 +256,18 @@ impl Worker {
         computing.chain(resuming.map(|running| (&*running.agent, 1)))
     }
 
-    /// How many tasks of this agent wait for a slot to go on.
+    /// The number of tasks of this agent that wait for a slot to continue.
     pub(crate) fn resuming_of(&self, agent: &str) -> usize {
         let of = |task: &&TaskId| self.running.get(task).is_some_and(|r| &*r.agent == agent);
         self.resuming.iter().filter(of).count()
     }
 
-    /// The task is to stop, and needs no slot for that.
+    /// Removes a cancelled task from the tasks that wait for a slot.
     pub(crate) fn stop_resuming(&mut self, task: TaskId) {
         self.resuming.retain(|t| *t != task);
     }
 
-    /// The next task that goes on, if there is a slot for it.
+    /// The next task to continue, if a slot is free.
     pub(crate) fn next_to_resume(&mut self) -> Option<TaskId> {
         match self.is_attached() && self.used < self.slots {
             true => self.resuming.pop_front(),
@@ -269,12 +279,12 @@ impl Worker {
         self.running.get(&task).is_some_and(|r| r.computing)
     }
 
-    /// Has none, and cannot go on without one.
+    /// Whether the attempt has no slot and cannot continue without one.
     pub(crate) fn waits_for_slot(&self, task: TaskId) -> bool {
         self.running.get(&task).is_some_and(|r| !r.computing && !r.released)
     }
 
-    /// The task no longer is its business.
+    /// Removes an attempt and frees its slot.
     pub(crate) fn finish(&mut self, task: TaskId) {
         self.pause(task);
         self.running.remove(&task);
@@ -285,13 +295,13 @@ impl Worker {
         matches!(self.link, Presence::Attached { .. })
     }
 
-    /// May a new task go there now?
+    /// Whether a new task may be assigned now.
     pub(crate) fn has_room(&self) -> bool {
         let is_full = self.used >= self.slots || self.running.len() >= limits::HELD_MAX;
         self.is_attached() && !self.draining && !is_full
     }
 
-    /// Puts a message on its stream. False: there is none, or it is stuck.
+    /// Puts a message on the stream. False: there is no stream, or its channel is full.
     pub(crate) fn tell(&self, message: ToWorker) -> bool {
         match &self.link {
             Presence::Attached { outbox, .. } => outbox.try_send(message).is_ok(),
@@ -329,13 +339,13 @@ impl Registry {
         }
     }
 
-    /// Of an agent's card.
+    /// The version on the card of an agent.
     pub(crate) fn version(&self, agent: &str) -> &str {
         let card = self.agents.get(agent).and_then(|agent| agent.offer.card.as_ref());
         card.map_or("", |card| &card.version)
     }
 
-    /// Takes note of an agent. True: it is new or has changed.
+    /// Registers an offer. True: the agent is new or has changed.
     pub(crate) fn offer(&mut self, offer: AgentOffer, at: Millis) -> bool {
         let (name, policy) = (offer.name.clone(), Policy::of(&self.config, &offer));
         match self.agents.get_mut(&name) {
@@ -354,7 +364,7 @@ impl Registry {
         true
     }
 
-    /// The same for an agent as the store remembers it.
+    /// Registers an agent from the store.
     pub(crate) fn learn(&mut self, known: Remembered) {
         let name = known.offer.name.clone();
         self.offer(known.offer, known.changed);
@@ -363,23 +373,23 @@ impl Registry {
         }
     }
 
-    /// How long workers may take to come back.
+    /// The grace period within which workers may reattach.
     pub(crate) fn reattach_grace(&self) -> Duration {
         Duration::from_millis(self.config.reattach_grace_ms)
     }
 
-    /// How many tasks of this agent compute, wherever they do.
+    /// Tasks of this agent that hold a slot, at all coordinators.
     pub(crate) fn computing(&self, agent: &str) -> u32 {
         self.workers.values().map(|worker| worker.used_by(agent)).sum()
     }
 
-    /// Does anybody offer this agent, here or elsewhere?
+    /// Whether a worker offers this agent, here or at a peer.
     pub(crate) fn has_worker(&self, agent: &str) -> bool {
         let here = self.agents.get(agent).is_some_and(|agent| !agent.workers.is_empty());
         here || self.peer_load.workers_of(agent) > 0
     }
 
-    /// How many more tasks of this agent the workers here could take, if none wait here.
+    /// The number of additional tasks of this agent that the workers here could take.
     pub(crate) fn room_for(&self, name: &str) -> usize {
         let Some(agent) = self.agents.get(name).filter(|agent| agent.queue.is_empty()) else {
             return 0;
@@ -392,13 +402,13 @@ impl Registry {
         free.map(|worker| (worker.slots - worker.used) as usize).sum()
     }
 
-    /// Has this worker room for tasks that wait at other coordinators?
+    /// Whether this worker has free slots for tasks that are queued at peers.
     pub(crate) fn could_help(&self, id: WorkerId) -> bool {
         let worker = self.workers.get(&id).filter(|worker| worker.has_room());
         worker.is_some_and(|w| w.agents.iter().any(|agent| self.peer_load.wants(agent)))
     }
 
-    /// May one more task of this agent compute?
+    /// Whether one more task of this agent may start, within its slot bound.
     fn may_start(&self, name: &str, task: Option<TaskId>) -> bool {
         let Some(agent) = self.agents.get(name) else { return false };
         let slots_max = agent.policy.slots_max;
@@ -407,7 +417,8 @@ impl Registry {
                 .is_none_or(|max| self.computing(name) + self.peer_load.computing(name) < max)
     }
 
-    /// A worker with a free slot for this agent, in turn. The one to avoid is the last resort.
+    /// A worker with a free slot for this agent, in rotation. The worker to avoid is the last
+    /// resort.
     pub(crate) fn choose(
         &mut self,
         agent: &str,
@@ -432,7 +443,7 @@ impl Registry {
         last_resort
     }
 
-    /// The next queued task that this worker may take, and for which agent. They take turns.
+    /// The next queued task that this worker may take, and its agent. Agents take turns (fairness).
     pub(crate) fn next_for(&mut self, id: WorkerId) -> Option<(TaskId, String)> {
         let agents = self.workers.get(&id).filter(|w| w.has_room())?.agents.len();
         for _ in 0..agents {
@@ -452,7 +463,7 @@ impl Registry {
         None
     }
 
-    /// Its stream is gone; what it runs stays its own for the grace period.
+    /// Marks the stream as gone. The attempts stay with the worker for the grace period.
     pub(crate) fn detach(&mut self, id: WorkerId) {
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.link = Presence::Gone { since: Instant::now() };
@@ -466,7 +477,7 @@ impl Registry {
     }
 }
 
-/// When a worker was sent away, and for how long it is not sent again.
+/// When a worker was evicted, and how long it is not evicted again.
 pub(crate) struct Evicted {
     pub(crate) at: Instant,
     pub(crate) pause: Duration,

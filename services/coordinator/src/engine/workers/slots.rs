@@ -1,5 +1,5 @@
-//! Slots that attempts give back while they wait for other agents, else a chain of agents that is
-//! deeper than the free slots would never end. Who computes is counted in `registry`.
+//! Slot release: an attempt gives its slot back while it waits for other agents. Otherwise a call
+//! chain deeper than the free slots would deadlock. Slots are counted in `registry`.
 
 use faultline_proto::{
     id::{TaskId, WorkerId},
@@ -12,14 +12,15 @@ use crate::{
 };
 
 impl State {
-    /// Tells a worker that an attempt has the slot that it gave back before.
+    /// Tells a worker that an attempt holds its slot again.
     pub(crate) fn send_go_on(&mut self, id: TaskId, worker: WorkerId) {
         let Some(active) = self.tasks.get(&id) else { return };
         let go_on = GoOn { task_id: id.to_string(), attempt: active.pending().attempt };
         self.tell(worker, ToWorker { body: Some(to_worker::Body::GoOn(go_on)) });
     }
 
-    /// An attempt waits for others and gives its slot back, or wants one again, ahead of new tasks.
+    /// Handles a slot message: an attempt releases its slot, or requests a slot, ahead of new
+    /// tasks.
     pub(crate) fn slot(&mut self, worker_id: WorkerId, slot: &Slot, now: Millis) {
         let Ok(id) = slot.task_id.parse::<TaskId>() else { return };
         let task = self.tasks.get(&id).map(|active| active.pending());
@@ -34,7 +35,8 @@ impl State {
                 }
             }
             (false, true) => self.send_go_on(id, worker_id),
-            // Somebody is asked as well: until the last answer it goes on without a slot.
+            // A question is open as well: until the last answer the attempt continues without a
+            // slot.
             (false, false) if asks => {
                 worker.go_on_without(id);
                 self.send_go_on(id, worker_id);
