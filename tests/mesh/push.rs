@@ -155,7 +155,7 @@ async fn webhook_is_abandoned_after_the_time_limit_with_a_log_line() {
     let authentication = json!({"scheme": "Bearer", "credentials": "canary"});
     let config = json!({"url": failing.url(), "token": "canary", "authentication": authentication});
     let id = send(&rpc, "ask \"go on?\"; say one", config).await;
-    let given_up = "the webhook is given up";
+    let given_up = "the delivery to the webhook was abandoned";
     until("the log reports the end of the retries", SOON, async || {
         cluster.coordinators[0].log().find(given_up)
     })

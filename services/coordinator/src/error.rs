@@ -1,4 +1,4 @@
-//! Why the coordinator refuses a call, and the one place where that becomes a `Failure`.
+//! The errors of the coordinator, and their one conversion to a `Failure`.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Two principals in one mesh: neither sees, changes or learns of what is the other's. Also what
-//! callers are told of agents.
+//! Tests of tenant isolation: two principals in one mesh neither see nor change tasks of each
+//! other.
 
 use faultline_proto::{
     Failure,

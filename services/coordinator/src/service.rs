@@ -157,7 +157,7 @@ impl Service {
         if let Some(cluster) = core.store.cluster()
             && timeout(limits::LEAVE_TIMEOUT, cluster.leave()).await.is_err()
         {
-            tracing::warn!("the store does not answer: what was ours waits for the lease to end");
+            tracing::warn!("the store does not answer: the tasks of this coordinator wait until its lease ends");
         }
         core.released().await;
         ended

@@ -1,4 +1,5 @@
-//! A coordinator in this process for tests: a real store, and a worker that is played by hand.
+//! A coordinator in this process for unit tests: a real store, and a worker that the test
+//! plays.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
-//! Tokens with which an attempt calls other agents: they say which task and which attempt, and are
-//! signed, so that an agent can speak for nobody but itself. Pure; whether the attempt is still
-//! the current one is not known here.
+//! Signed tokens with which an attempt calls other agents. A token names task, attempt and
+//! principal, so an agent can act for no other task. Pure: whether the attempt is still current
+//! (fencing) is checked elsewhere.
 
 use faultline_proto::id::TaskId;
 use ring::hmac::{self, HMAC_SHA256};

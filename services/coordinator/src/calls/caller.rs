@@ -1,5 +1,5 @@
-//! Who calls, and what that caller may see. A task belongs to the principal that started it; what
-//! is not the caller's is not there, for every operation and at every door.
+//! The identity of a caller and its authorization: a task belongs to the principal that started
+//! it, and does not exist for any other principal.
 
 use crate::store::KeyName;
 use faultline_proto::id::TaskId;

@@ -1,6 +1,6 @@
-//! Keys that make a send safe to repeat. A key belongs to the first send that brings it, from the
-//! moment it is looked up to the moment it is durable; a second one that comes meanwhile waits
-//! and then finds it in the store, or takes its place if the first was refused.
+//! Idempotency keys that are on their way to the store. The first send with a key claims it; a
+//! second one waits until the key is durable and then finds it in the store, or claims it if
+//! the first was rejected.
 
 use std::{
     collections::HashMap,

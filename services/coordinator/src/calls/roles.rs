@@ -1,5 +1,5 @@
-//! Authorisation at the coordinator's port: which role may call which method. The one table; what
-//! it does not name is denied to every role.
+//! Authorization by role: the one table of the methods that each role may call at the port. A
+//! method that the table does not name is denied to every role.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What operators do to anybody's task: stop it, and answer what it asks. It goes the way of the
-//! callers' own cancel and answer, and is refused in the same words.
+//! Actions of operators on tasks of any principal: cancel, and answer a question. They share
+//! the code and the errors of the callers' own cancel and answer.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! What changes, for operators who watch. A step of a task leaves its id here once it is durable;
-//! a few times a second the rows of those ids are read and everybody who watches is told. So a task
-//! pays for one id, and for nothing while nobody watches; and who reads slowly slows nobody down.
+//! The live feed of changed tasks for operators. A durable step leaves the id of its task;
+//! several times a second the rows of these ids are read once and sent to all watchers
+//! (batching, with backpressure by dropping to `missed`).
 
 use crate::engine::change_feed::Changes;
 use crate::engine::change_feed::Feed;
@@ -69,7 +69,7 @@ impl Core {
                 Changes { rows, gone, missed }
             }
             Err(error) => {
-                tracing::warn!(%error, "watchers cannot be told what changed");
+                tracing::warn!(%error, "the changed tasks cannot be read: watchers are sent `missed`");
                 Changes { rows: Vec::new(), gone: Vec::new(), missed: true }
             }
         })

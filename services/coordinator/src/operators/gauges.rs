@@ -1,5 +1,5 @@
-//! What is looked up in the coordinator when somebody asks for its numbers: agents, workers, slots
-//! and queues as they are at the moment. Under the lock, so nothing here goes through all tasks.
+//! Gauges that are read from the state when metrics are scraped: agents, workers, slots and
+//! queues. They run under the state lock, so none of them iterates over all tasks.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! The operators' questions: what is offered, who is attached, what became of a task.
+//! The overview for operators: agents, workers, and one task with its children and failures.
 
 use crate::task::confirmed::Confirmed;
 use faultline_chassis::limits;

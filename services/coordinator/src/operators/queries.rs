@@ -1,5 +1,5 @@
-//! What operators read of everybody's tasks: lists, the story of one, and numbers over time. It is
-//! all answered by the store; what is still on its way there is nobody's to see.
+//! Queries of operators over tasks of all principals: lists, the events of a task, counts over
+//! time. The store answers all of them, so only durable state is shown.
 
 use crate::store::activity_cache::Counted;
 use faultline_chassis::limits;

@@ -1,5 +1,5 @@
-//! What holds for one agent: the operator's word for it, the agent's own, the default, in this
-//! order. And what of all that cannot be meant, found at the start.
+//! The effective policy of an agent: the operator's configuration first, then the agent's
+//! offer, then the default. Also validates the configured values at startup.
 
 use std::time::Duration;
 

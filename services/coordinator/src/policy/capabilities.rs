@@ -1,5 +1,5 @@
-//! What an agent's card allows. A card is a promise to clients, so what it does not offer is
-//! refused, whatever the agent could do. Pure.
+//! Capability checks against an agent's card: a call that needs a capability the card does not
+//! offer is rejected. Pure.
 
 use faultline_proto::{
     a2a::{AgentCapabilities, AgentCard, AgentExtension, Part, SendMessageRequest},

@@ -1,6 +1,5 @@
-//! The circuit of one agent. It counts tasks in a row that ended because the agent cannot serve;
-//! after so many the agent is left alone for a while, and then one task is let through to see.
-//! Pure: time is an argument.
+//! Circuit breaker per agent: opens after N consecutive infrastructure failures, rejects new
+//! tasks while open, and lets one probe task through when half-open. Pure: time is an argument.
 
 use std::time::Duration;
 

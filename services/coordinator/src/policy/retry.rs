@@ -1,6 +1,6 @@
-//! Whether a failed attempt is tried again, and when. Retries are made in this one place, next to
-//! the agent that failed, so that attempts do not multiply from hop to hop. Pure: time and chance
-//! are arguments.
+//! The retry decision for a failed attempt, with exponential backoff, jitter and a retry
+//! budget. Retries happen in this one place, next to the failing agent, so attempts do not
+//! multiply from hop to hop. Pure: time and randomness are arguments.
 
 use crate::task::failure_origin::is_born_here;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Delivery: one for each configuration that has something to send. It follows the task's events
-//! from its place in them, sends every status, and moves on only when the webhook has taken it.
-//! It may be stopped at any moment; then what was taken last may come once more, and nothing else.
+//! Delivery of push notifications: one loop per configuration reads the task's events from its
+//! stored position, sends each status, and advances when the webhook has accepted it (at-least-
+//! once delivery).
 
 use std::{sync::Arc, time::Duration};
 
@@ -58,7 +58,7 @@ impl Core {
     async fn deliver(self: Arc<Self>, key: PushKey, stop: CancellationToken) {
         let delivering = async {
             while let Err(error) = self.deliver_rest(&key, &stop).await {
-                tracing::debug!(task.id = %key.task, push = key.id, %error, "delivery has to wait");
+                tracing::debug!(task.id = %key.task, push = key.id, %error, "the delivery cannot read the store: retrying");
                 sleep(STORE_PAUSE).await;
             }
         };
@@ -100,7 +100,7 @@ impl Core {
                 let trace = trace.trace_id();
                 tracing::warn!(
                     task.id = %task, trace.id = trace, push, host, why,
-                    "the webhook is given up"
+                    "the delivery to the webhook was abandoned"
                 );
             } else {
                 seq = frame.seq;
@@ -149,7 +149,7 @@ impl Core {
                 Answer::NotNow { why, after } => {
                     let own = pause(first, tried, rand::random());
                     let pause = own.max(after.unwrap_or_default());
-                    tracing::debug!(host = target.host, tried, why, ?pause, "not taken");
+                    tracing::debug!(host = target.host, tried, why, ?pause, "the webhook did not accept the notification: retrying");
                     if since.elapsed() + pause > patience {
                         return Ok(Some(Err(why)));
                     }

@@ -1,7 +1,5 @@
-//! Push notifications: what a task's owner asks for (`operations`), what is sent and what the
-//! answer means (`request`), and the delivery that goes on until the webhook has taken everything
-//! (`deliver`). The task's events are the outbox: a delivery follows them as any watcher does, and
-//! its place in them is stored when the webhook has taken one. So nothing here can delay a task.
+//! Push notifications by webhook. The events of a task are the outbox: each configuration
+//! stores its position in them, so a delivery delays no task and survives a restart.
 
 mod deliver;
 mod operations;

@@ -1,5 +1,5 @@
-//! What a task's owner may ask for: configurations are made, read, listed and deleted, by calls of
-//! their own or with a message. Each answer says what is durable.
+//! The operations on push configurations: create, get, list, delete, and creation together with
+//! a message. Each answer is durable when it is sent.
 
 use crate::store::push_row;
 use std::sync::Arc;

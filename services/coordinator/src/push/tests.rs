@@ -1,5 +1,5 @@
-//! Who may have configurations and what is owed to them, on a coordinator in this process. What
-//! webhooks see of it is tried on whole meshes.
+//! Tests of push configurations and deliveries in one process; whole meshes are tested in
+//! `tests/mesh`.
 
 use std::sync::Arc;
 

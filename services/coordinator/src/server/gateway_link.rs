@@ -1,7 +1,6 @@
-//! The gateways' door: many calls on one stream. A blocking send costs no spawn and no channel of
-//! its own; its answer is put on the stream when the store has confirmed it. Streams get a task
-//! each and send only as far ahead as the reader gave credit for. A call above the limit of one
-//! gateway is refused alone: the stream goes on for all others.
+//! The link service for gateways: many calls multiplexed on one stream. A blocking send needs
+//! no task and no channel of its own; streams have credit-based flow control; a call above the
+//! limit of a gateway is rejected alone.
 
 mod ask;
 mod place;

@@ -1,6 +1,5 @@
-//! The doors for whoever is no gateway: A2A over gRPC, for agents that delegate and clients that
-//! speak it, and the operators' Mesh. Thin: it turns calls into operations and their refusals into
-//! statuses.
+//! A2A and Mesh over unary gRPC, for agents that delegate and for operators. It converts
+//! requests to operations and failures to statuses.
 
 mod mesh;
 

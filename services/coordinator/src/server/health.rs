@@ -1,6 +1,5 @@
-//! How a coordinator is, as gRPC asks: for the whole process, which is what probes mean that name
-//! no service, and for each of its services by name. It says what `/readyz` says, and knows nothing
-//! of its own. Nobody is asked for a token, as probes have none.
+//! The gRPC health service, for the whole process and for each service by name. It reports the
+//! same state as `/readyz` and needs no credential.
 
 use std::{
     pin::Pin,

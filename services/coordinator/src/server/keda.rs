@@ -1,8 +1,5 @@
-//! How much there is to do for an agent, as KEDA asks in order to start and stop workers. It reads
-//! the questions and words the answers; it starts and stops nothing, and knows no cluster.
-//!
-//! No token is asked for, as KEDA has none to show: whoever reaches the port learns numbers that
-//! `/metrics` shows as well, of agents that he has to name.
+//! KEDA's external scaler: the demand for an agent, from which KEDA scales workers. KEDA cannot
+//! send a credential, so the service has none and returns numbers only.
 
 use std::{
     collections::{BTreeSet, HashMap},

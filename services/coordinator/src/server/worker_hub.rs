@@ -1,5 +1,5 @@
-//! The workers' door: one stream each. This side reads what a worker says and keeps its presence;
-//! what it means is decided in `reports`.
+//! The hub service for workers: one bidirectional stream each. It authenticates the worker,
+//! reads its messages and tracks its presence; `engine::report_ingest` interprets the reports.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,6 +1,5 @@
-//! How many tasks began and ended, over time. What is over does not change any more, so each part
-//! of it is counted once: screens that ask every second cost what happened in that second, however
-//! far back they look.
+//! A cache of task counts over time. Counts of the past do not change, so each bucket is
+//! counted once, however often a screen asks.
 
 use std::{
     collections::{BTreeMap, VecDeque},

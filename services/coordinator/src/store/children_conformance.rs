@@ -1,4 +1,4 @@
-//! What every store must do about the children of a task; part of the suite in `conformance`.
+//! Conformance tests of the children of a task; part of `conformance`.
 
 use faultline_proto::{
     a2a::TaskState,

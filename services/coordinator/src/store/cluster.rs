@@ -1,6 +1,6 @@
-//! What coordinators that share a store need of it, beside what one needs alone. Each start of a
-//! coordinator is a lease, timed by the clock of the database; each task that lives belongs to one.
-//! Only its owner takes reports for it and gives it to workers, whatever else anybody does with it.
+//! The part of the store that several coordinators need: leases, timed by the clock of the
+//! database, and ownership. Each active task belongs to one lease; only its owner assigns it
+//! and takes its reports.
 
 use faultline_proto::{
     id::{TaskId, WorkerId},

@@ -1,4 +1,4 @@
-//! What a store must do that several coordinators share: here two or three on one database.
+//! Conformance tests of a store that two or three coordinators share.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What every store must do, as one suite. A new store adds a module to `suite`.
+//! The conformance suite of every store. A new store adds a module to `suite`.
 
 use crate::task::confirmed::Confirmed;
 use faultline_proto::{

@@ -1,4 +1,4 @@
-//! What every store must do with tasks that were kept for long enough: part of `conformance`.
+//! Conformance tests of the expiry of ended tasks; part of `conformance`.
 
 use faultline_proto::{
     id::TaskId,

@@ -1,4 +1,4 @@
-//! The bindings of worker ids, as every store must keep them: part of `conformance`.
+//! Conformance tests of the bindings of worker ids; part of `conformance`.
 
 use faultline_proto::id::WorkerId;
 

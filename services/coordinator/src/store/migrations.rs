@@ -1,5 +1,5 @@
-//! The schema, forward only. Each entry is one step; a database that is further than this binary
-//! knows is refused rather than misread.
+//! Schema migrations of SQLite, forward only. Each entry is one step; a database that is newer
+//! than the binary is refused.
 
 pub(crate) const STEPS: &[&str] = &[
     "

@@ -1,5 +1,5 @@
-//! What is durable, behind a trait at the level of task transitions. A store never decides what a
-//! transition means; it decides only which of two that race comes first.
+//! The store: durable tasks behind a trait at the level of transitions. A write names the
+//! version it changes (optimistic concurrency); of two that race the store accepts the first.
 
 pub(crate) mod activity_cache;
 mod cluster;

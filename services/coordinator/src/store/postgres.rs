@@ -1,6 +1,5 @@
-//! PostgreSQL, for several coordinators on one store. One task writes, batch by batch, on a
-//! connection of its own; readers take theirs from a pool; one connection listens for what the
-//! others do. What a task is, is as little known here as in SQLite.
+//! PostgreSQL, for several coordinators on one store. One connection writes batches (group
+//! commit), a pool serves reads, one connection listens for notifications.
 
 mod address;
 mod fault_injection;

@@ -1,5 +1,5 @@
-//! Push configurations as they are stored. There is no queue of notifications: the task's own
-//! events are the queue, and each configuration keeps its place in them.
+//! Push configurations as they are stored. The events of a task are the outbox; each
+//! configuration stores its position in them.
 
 use faultline_proto::{a2a::TaskPushNotificationConfig, id::TaskId};
 

@@ -1,4 +1,4 @@
-//! What every store must do with push configurations: part of `conformance`.
+//! Conformance tests of push configurations; part of `conformance`.
 
 use faultline_chassis::limits;
 use faultline_proto::{

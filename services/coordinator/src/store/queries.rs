@@ -1,5 +1,5 @@
-//! What operators ask of everybody's tasks: which, how many, what of. It is answered from the
-//! columns of tasks, and no task is folded for it.
+//! Operator queries over tasks of all principals, answered from the columns of tasks; no task
+//! is folded for them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,5 +1,4 @@
-//! Fills a store with finished tasks without going through the mesh: for `faultline bench`, and for
-//! tests that need a past.
+//! Seeds a store with finished tasks, for `faultline bench` and for tests that need history.
 
 use std::time::Duration;
 

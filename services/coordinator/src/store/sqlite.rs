@@ -1,6 +1,6 @@
-//! SQLite, embedded. One thread writes, batch by batch, with a commit that is on the disk when it
-//! returns; readers have connections of their own and never wait for it. A lock file keeps a
-//! second coordinator out of the same data.
+//! SQLite, embedded. One thread writes batches (group commit, synced to disk); readers have
+//! connections of their own and never wait for the writer. A lock file excludes a second
+//! coordinator.
 
 mod children;
 mod files;

@@ -1,4 +1,4 @@
-//! What every store must tell operators; part of the suite in `conformance`.
+//! Conformance tests of operator queries; part of `conformance`.
 
 use faultline_proto::{
     Failure,

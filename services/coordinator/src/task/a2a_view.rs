@@ -1,4 +1,4 @@
-//! A task as others see it: in the words of A2A, and with what a failure of it must carry. Pure.
+//! The A2A view of a task, with the metadata that its failure carries. Pure.
 
 use faultline_proto::{Failure, a2a, answer, json, reason, v1};
 use prost_types::{Value, value::Kind};

@@ -1,4 +1,5 @@
-//! Whether a message answers a question of its task: which one, how, and with what. Pure.
+//! Matching of a message to an open question of its task: which question, which action, which
+//! content. Pure.
 
 use faultline_proto::{
     Failure,

@@ -1,5 +1,5 @@
-//! What each event makes of its task. Replaying stored events goes through the same `apply` as
-//! deciding them did, so memory and store cannot disagree. Pure, like the task itself.
+//! Event sourcing: the effect of each event on its task. Live events and replayed ones go
+//! through the same `apply`, so memory and store cannot disagree. Pure.
 
 use faultline_proto::{
     Failure,

@@ -1,5 +1,5 @@
-//! The artifacts of one task while it runs. Pure. It knows what each artifact looked like at the
-//! last checkpoint, so that a lost attempt can be undone without keeping copies of everything.
+//! The artifacts of a running task. Each knows its state at the last checkpoint, so a lost
+//! attempt can be undone without a copy of everything. Pure.
 
 use faultline_chassis::limits;
 use faultline_proto::{a2a::Artifact, v1::ArtifactWritten};

@@ -1,4 +1,5 @@
-//! Where a failure began: in the agent that reports it, below it, or in a service of the mesh. Pure.
+//! Classification of a failure by its origin: the agent that reports it, an agent below it, or
+//! a service of the mesh. Pure.
 
 use faultline_proto::{Failure, v1::Origin};
 

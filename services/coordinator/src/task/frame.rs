@@ -1,5 +1,5 @@
-//! What watchers see of a task, event by event. Pure, and a function of the event alone, so that
-//! live and replayed streams are the same.
+//! The stream frames of a task: one event, one frame. Pure and a function of the event alone,
+//! so live and replayed streams are equal.
 
 use faultline_proto::{
     Failure,

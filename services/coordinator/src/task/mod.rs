@@ -1,6 +1,6 @@
-//! One task as a state machine. Pure: no clock, no store, no stream; time is an argument.
-//! `decide_*` looks at the task and says what happens or why not; what then becomes of it is in
-//! `fold`, and how others see it in `show`.
+//! One task as a state machine. `decide_*` looks at the task and returns the events that would
+//! happen, or why not; `apply` carries them out; `a2a_view` shows the task. Pure: no clock, no
+//! store, no stream; time is an argument.
 
 pub(crate) mod a2a_view;
 pub(crate) mod answers;

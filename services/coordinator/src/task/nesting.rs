@@ -1,5 +1,5 @@
-//! How deep data may nest. Not every door reads JSON, whose reader has this bound; and what is
-//! stored deeper than protobuf reads could never be sent back. Pure.
+//! Limits on the nesting depth of data: not every endpoint parses JSON, which has this limit,
+//! and deeper data could not be decoded from protobuf again. Pure.
 
 use faultline_chassis::limits;
 use faultline_proto::{

@@ -1,5 +1,5 @@
-//! The questions that a task has open: which may be asked, which is shown, and what else of the
-//! task depends on them. Pure, like the task itself.
+//! The open questions of a task: which may be asked, which one is shown, and what depends on
+//! them. Pure.
 
 use faultline_chassis::limits;
 use faultline_proto::v1::{Asked, Interrupt, QuestionWithdrawn, event};

@@ -1,4 +1,4 @@
-//! What a worker's report means for its task. Pure, like the task itself.
+//! The interpretation of a worker's report: the events that it means for its task. Pure.
 
 use faultline_chassis::limits;
 use faultline_proto::{

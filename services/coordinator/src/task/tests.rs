@@ -1,4 +1,4 @@
-//! The state machine against a transition table written out by hand, and against random lives.
+//! Tests of the state machine against a written transition table and against random histories.
 
 use faultline_proto::{
     a2a::{self, Artifact, Part, part::Content},

@@ -1,6 +1,5 @@
-//! How long a task may be active, and how much of that it has used. Active is everything but
-//! waiting for somebody's answer: queueing, computing, pausing before it is tried again. Pure: the
-//! times are those of the task's events.
+//! The time budget of a task: its deadline in active time and how much of it is used. Active
+//! time is queueing, computing and pausing before a retry; waiting for an answer is free. Pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What failed in a task and did not end it, within bounds. Pure, like the task it belongs to.
+//! Tolerated failures of a task: bounded records of failures that did not end it. Pure.
 
 use faultline_chassis::limits;
 use faultline_proto::{

@@ -1,6 +1,5 @@
-//! A run: what a task does from a call to the next question, or to its end. Each is a span of its
-//! own, so that waiting for people is none; what belongs to it is stored with the task as text.
-//! Here is what of that the task itself has to remember. Pure, like the task.
+//! Trace segments: the work of a task from a call to the next question or to its end is one
+//! span, and waiting for people is none. This is the part that is stored with the task. Pure.
 
 use faultline_chassis::{TraceContext, trace::span_id_of};
 use faultline_proto::v1::event;

@@ -1,6 +1,5 @@
-//! What the coordinator counts and measures. What becomes of tasks is counted from their events,
-//! once the store has confirmed them, so numbers and tasks agree. Agents are labels as long as they
-//! are few; nothing that callers make up is one.
+//! The metrics of the coordinator. Task outcomes are counted from confirmed events, so numbers
+//! and tasks agree. Agents are labels up to a limit; values that callers choose never are.
 
 use std::{
     collections::BTreeSet,

@@ -1,6 +1,6 @@
-//! The spans of a task: one `invoke_agent` for each run and, below it, one `attempt` for each
-//! time that a worker had it. Nothing of them is kept but when they began: they are made whole
-//! when they end, by whichever process ends them, and sent when that is durable.
+//! The spans of a task: one `invoke_agent` per trace segment and one `attempt` per assignment
+//! below it. Only start times are kept; a span is built when it ends, by whichever process ends
+//! it, and sent after the commit.
 
 use faultline_chassis::{
     TraceContext,

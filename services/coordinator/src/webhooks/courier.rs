@@ -1,5 +1,5 @@
-//! One notification on its way: the request, what the answer means, and how long to wait before
-//! the next attempt. Knows nothing of tasks.
+//! The HTTP client of webhooks: one request, the meaning of its response, and the pause before
+//! the next attempt. It knows no tasks.
 
 use std::{
     collections::HashMap,

@@ -1,5 +1,5 @@
-//! Where a notification goes and what it carries, read from a configuration once and for all: what
-//! cannot be sent is refused when the configuration is made.
+//! The target of a webhook: URL and headers, validated when the configuration is created (SSRF
+//! guard).
 
 use faultline_chassis::{dial, limits};
 use faultline_proto::a2a::TaskPushNotificationConfig;

@@ -1,4 +1,4 @@
-//! What counts as the same send, and who has a key when.
+//! Tests of idempotency keys: equal digests, and claims that are waited for and released.
 
 use faultline_proto::a2a;
 use prost_types::{Value, value::Kind};

@@ -154,6 +154,22 @@ async fn only_an_agent_that_is_declared_idempotent_is_rerun_after_an_unknown_out
 }
 
 #[tokio::test]
+async fn unknown_outcome_is_neither_rerun_nor_passed_to_a_stand_in() {
+    for row in [&reason::TASK_TIMEOUT, &reason::RECONNECT_EXHAUSTED, &reason::DEADLINE_EXCEEDED] {
+        let mut bench = Bench::start_with(standing_in(), four()).await;
+        let assign = bench.root("a").await;
+        bench.report(&assign, 1, failed(Failure::new(row)));
+        assert_eq!(bench.state(&assign.task_id).await, TaskState::Failed, "{}", row.name);
+        assert!(bench.is_idle(), "{}: no other attempt", row.name);
+        let seen = bench.inspect(&assign.task_id).await;
+        assert_eq!(seen.failure.unwrap().retryable, Some(false), "{}", row.name);
+        // The time of a task counts only if the agent or the operator has set one.
+        let counted = u32::from(row != &reason::TASK_TIMEOUT);
+        assert_eq!(bench.health("a").consecutive_failures, counted, "{}", row.name);
+    }
+}
+
+#[tokio::test]
 async fn a_pause_survives_a_restart() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let assign = bench.root("a").await;

@@ -1,4 +1,4 @@
-//! Operators and other people's tasks.
+//! Tests of operator actions on tasks of other principals.
 
 use faultline_proto::{
     Failure,

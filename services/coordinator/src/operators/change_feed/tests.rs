@@ -1,4 +1,5 @@
-//! Who watches is told each change once, in time, and never holds anybody up.
+//! Tests of the change feed: each change arrives once and in time, and a slow watcher delays no
+//! other.
 
 use faultline_proto::v1::event::Body;
 use faultline_proto::v1::Event;

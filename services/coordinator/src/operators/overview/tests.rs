@@ -1,4 +1,4 @@
-//! What is shown of a task: what it delegated, and why it was not tried again.
+//! Tests of the view of one task: its delegations, and the reason for which it was not retried.
 
 use std::time::Duration;
 

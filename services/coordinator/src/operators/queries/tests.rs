@@ -1,4 +1,4 @@
-//! What operators may ask, and how what makes no sense is refused.
+//! Tests of operator queries and of the errors for invalid ones.
 
 use faultline_proto::{
     Failure, json, reason,

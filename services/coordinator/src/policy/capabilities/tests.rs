@@ -1,4 +1,4 @@
-//! What each promise of a card lets through.
+//! Tests of each capability that a card can offer.
 
 use faultline_proto::{
     Failure,

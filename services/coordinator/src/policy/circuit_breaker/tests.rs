@@ -1,4 +1,4 @@
-//! The circuit through its states, with a clock that is moved by hand.
+//! Tests of the circuit breaker through its states, with a manual clock.
 
 use faultline_proto::v1::{Attempt, Origin};
 

@@ -1,4 +1,4 @@
-//! The decision as a table, and its clock by hand.
+//! Tests of the retry decision as a table, with a manual clock.
 
 use faultline_proto::v1::Origin;
 use faultline_proto::{

@@ -1,4 +1,4 @@
-//! Calls of a gateway that have one answer: each goes to its operation.
+//! Calls of a gateway that have one answer, dispatched to their operations.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! One call of a gateway that is under way: counted from when it was taken until its answer is
-//! written, and answered exactly once, also when its caller left.
+//! The accounting of one call of a gateway: counted from its arrival until its answer is
+//! written, and answered exactly once, also if its caller left.
 
 use std::sync::{Arc, atomic::Ordering};
 

@@ -1,5 +1,5 @@
-//! The operators' Mesh at this door. The port lets only operators' credentials call it: see
-//! `access`.
+//! The Mesh service for operators over gRPC. Only operator credentials may call it
+//! (`calls::roles`).
 
 use std::pin::Pin;
 

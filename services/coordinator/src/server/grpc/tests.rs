@@ -1,4 +1,4 @@
-//! Callers over gRPC: those who do not wait for ever, and agents.
+//! Tests of callers over gRPC: deadlines, disconnects and agents.
 
 use crate::calls::roles::TASK;
 use faultline_proto::reason;

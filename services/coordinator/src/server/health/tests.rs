@@ -1,4 +1,4 @@
-//! The health of a coordinator as probes and balancers see it, over the wire.
+//! Tests of the health service over the wire, as probes and load balancers use it.
 
 use std::sync::Arc;
 

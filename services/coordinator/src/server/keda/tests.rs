@@ -1,4 +1,4 @@
-//! What counts as something to do, and what a scaler is told of it.
+//! Tests of the demand that the scaler reports.
 
 use faultline_proto::v1::{Interrupt, Slot, report};
 use futures::StreamExt;

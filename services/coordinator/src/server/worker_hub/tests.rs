@@ -1,4 +1,4 @@
-//! Workers and gateways that send something else than the contract says.
+//! Tests of workers and gateways that violate the protocol.
 
 use faultline_chassis::server;
 use faultline_proto::{

@@ -1,4 +1,4 @@
-//! What was counted once is not counted again, and comes out the same.
+//! Tests of the activity cache: no bucket is counted twice, and the numbers stay the same.
 
 use crate::clock::now;
 use faultline_proto::{

@@ -1,5 +1,5 @@
-//! Where the database is and how it is reached: the URL, taken apart. Its password is shown to the
-//! database and to nobody else; every error here says the host and no more.
+//! The URL of the database, parsed. The password is sent to the database only; errors name the
+//! host and nothing else.
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 

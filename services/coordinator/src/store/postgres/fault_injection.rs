@@ -1,5 +1,5 @@
-//! Ways to break a coordinator on purpose, for tests that show that it would be noticed, or that it
-//! does no harm. There are none in a release build.
+//! Fault injection for tests: switches that disable fencing in a debug build, to show that the
+//! tests notice. A release build has none.
 
 use std::{env, sync::OnceLock};
 

@@ -1,6 +1,6 @@
-//! Leases, and tasks that change hands. A lease is good while its row is there and its time has not
-//! come, by the clock of the database. Whoever finds one whose time has come buries it first, so
-//! that it cannot be renewed while its tasks are taken.
+//! Leases, and tasks that change owners. A lease is valid while its row exists and has not
+//! expired by the clock of the database. An expired lease is deleted before its tasks are taken
+//! over, so it cannot be renewed meanwhile.
 
 use deadpool_postgres::{Object, Transaction};
 use faultline_proto::{

@@ -1,6 +1,6 @@
-//! What coordinators tell one another through the database: on its way out, merged and in pieces
-//! that fit; on its way in, on a connection that only listens. Nothing relies on it: who may have
-//! missed something hears that, and looks.
+//! LISTEN and NOTIFY between coordinators: outgoing notices are merged and split to fit;
+//! incoming ones arrive on a connection of their own. Notices are hints: a receiver that may
+//! have missed one compares with the store.
 
 use std::{
     collections::BTreeSet,
@@ -197,7 +197,7 @@ pub(super) async fn listen_loop(shared: Weak<Shared>, to: mpsc::Sender<Notice>) 
                 }
             }
         }
-        tracing::warn!(store = address.shown, "lost the connection that listens for others");
+        tracing::warn!(store = address.shown, "the LISTEN connection was lost: reconnecting");
         sleep(PAUSE).await;
     }
 }

@@ -1,6 +1,5 @@
-//! What a batch comes to: every write decided in order, against rows that are locked, and folded
-//! into one change for each task. Pure: the database is asked before and told after, so a batch
-//! costs as many statements as there are tables, however many writes it has.
+//! The plan of a batch: every write is decided in order against locked rows and folded into one
+//! change per task. Pure: a batch costs one statement per table, however many writes it has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Push configurations in PostgreSQL, as they are read.
+//! Reads of push configurations in PostgreSQL.
 
 use deadpool_postgres::{GenericClient, Object};
 use faultline_proto::{a2a::TaskPushNotificationConfig, id::TaskId};

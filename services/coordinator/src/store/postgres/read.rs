@@ -1,5 +1,5 @@
-//! The reading side: rows and events, folded into tasks. A task and its events are one statement,
-//! and so of one moment; where that is not enough, a transaction that only reads is.
+//! The read side: rows and events, folded into tasks. A task and its events are read in one
+//! statement or one read-only transaction, so they are of one moment.
 
 use bytes::Bytes;
 use deadpool_postgres::{Object, Transaction};
@@ -213,7 +213,7 @@ pub(super) async fn fold_all(
             match replay(row, bodies, true) {
                 Ok(task) => tasks.push(task),
                 // Nobody can go on with it, and everybody else's must not wait for it.
-                Err(damaged) => tracing::error!(error = %damaged, "it is passed over"),
+                Err(damaged) => tracing::error!(error = %damaged, "skipped a corrupt task during recovery"),
             }
         }
     }

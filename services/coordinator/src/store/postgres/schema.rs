@@ -1,5 +1,5 @@
-//! The schema in PostgreSQL, forward only; it has its own steps. Text is kept as bytes: callers may
-//! say NUL, which `TEXT` refuses, and bytes sort the same whatever the database was made with.
+//! Schema migrations of PostgreSQL, forward only. Text is stored as bytes: callers may send
+//! NUL, which `TEXT` refuses, and bytes sort alike under every collation.
 
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::{Error, error::SqlState};

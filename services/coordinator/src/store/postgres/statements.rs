@@ -1,5 +1,5 @@
-//! The statements of a batch: what a plan comes to, column by column, because a statement takes
-//! arrays and not rows.
+//! The statements of a batch: the plan as arrays of columns, because a statement takes arrays
+//! and not rows.
 
 use faultline_proto::id::TaskId;
 use prost::Message;

@@ -1,5 +1,4 @@
-//! Databases that are made for a while, as `faultline bench` makes them: empty, and gone with
-//! whoever made them.
+//! Temporary databases for `faultline bench`: created empty, dropped with their owner.
 
 use std::thread;
 

@@ -1,4 +1,4 @@
-//! A database of its own for each test, on a private server that somebody has started.
+//! A database for each test, on the PostgreSQL of `FAULTLINE_TEST_POSTGRES`.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! TLS to the database, by what the chassis trusts. PostgreSQL asks for it on an open connection.
+//! TLS to the database with the trust roots of the chassis; PostgreSQL negotiates it on an open
+//! connection.
 
 use std::{
     io,

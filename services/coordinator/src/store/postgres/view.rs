@@ -1,5 +1,5 @@
-//! What operators ask, in PostgreSQL. As in SQLite, every question walks one index in its order:
-//! the few that live, the few that did not end well, or everybody's, principal by principal.
+//! Operator queries in PostgreSQL. Every query walks one index in its order: active tasks,
+//! tasks that did not complete, or all tasks by principal.
 
 use std::pin::pin;
 

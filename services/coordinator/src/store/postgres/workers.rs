@@ -1,5 +1,5 @@
-//! Bindings of worker ids in PostgreSQL. One statement decides between coordinators that are told
-//! of the same id at once.
+//! Bindings of worker ids in PostgreSQL. One statement decides between coordinators that bind
+//! the same id at once.
 
 use deadpool_postgres::{GenericClient, Object};
 use faultline_chassis::credential::Binding;

@@ -1,5 +1,6 @@
-//! The writing side: one connection, one transaction a batch. What the batch touches is locked in
-//! order, decided in `plan`, and written by a few statements that all travel at once.
+//! The write side: one connection, one transaction a batch (group commit). Rows are locked in
+//! the order of their ids (no deadlock), decided in `plan`, and written by pipelined
+//! statements.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Who was delegated to: from the index over parents, without folding a single task.
+//! Children of a task in SQLite, from the index over parents, without folding a task.
 
 use faultline_proto::{id::TaskId, v1};
 use rusqlite::{Connection, params_from_iter, types::Value};

@@ -1,6 +1,5 @@
-//! The files of a store: made for their owner alone, since they hold what callers said, the
-//! credentials of their webhooks and the secret that signs tokens. What is there already keeps the
-//! rights it was given. Knows nothing of what is in them.
+//! The files of a store: created with mode 0600, since they hold messages, webhook credentials
+//! and the secret that signs tokens. Existing files keep their mode.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions, TryLockError},

@@ -1,4 +1,4 @@
-//! Push configurations in SQLite: rows with a place in their task's events.
+//! Push configurations in SQLite: rows with a position in the events of their task.
 
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskPushNotificationConfig, id::TaskId};

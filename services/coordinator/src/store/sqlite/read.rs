@@ -1,4 +1,4 @@
-//! The reading side: rows and events, folded into tasks.
+//! The read side: rows and events, folded into tasks.
 
 use std::{
     path::PathBuf,

@@ -1,6 +1,6 @@
-//! What operators ask, in SQL. Every question is answered by walking one index in its order: the
-//! few that live, the few that did not end well, or everybody's, principal by principal. There is
-//! no index over the times of all tasks, because each task would pay for it.
+//! Operator queries in SQLite. Every query walks one index in its order: active tasks, tasks
+//! that did not complete, or all tasks by principal. There is no index over the times of all
+//! tasks, because each task would pay for it.
 
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId, v1};

@@ -1,5 +1,5 @@
-//! Bindings of worker ids in SQLite. Written on a connection of their own and not by the writer:
-//! a worker attaches rarely, and its answer is needed before anything else of it is done.
+//! Bindings of worker ids in SQLite, written on a connection of their own: a worker attaches
+//! rarely, and its binding is needed before anything else.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The writing side: one thread, one connection, one commit a batch.
+//! The write side: one thread, one connection, one commit a batch (group commit).
 
 use faultline_proto::id::TaskId;
 use prost::Message;

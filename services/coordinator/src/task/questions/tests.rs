@@ -1,4 +1,5 @@
-//! Several questions of one task: what is shown, who is told, and what waiting costs.
+//! Tests of several questions of one task: the one that is shown, the answers, and the time
+//! that waiting costs.
 
 use std::time::Duration;
 
