@@ -30,7 +30,7 @@ pub struct Config {
     pub keep_ended_hours: Option<u64>,
     /// How long an agent without a worker is remembered, if it has no live tasks. 0: for ever.
     pub forget_agents_after_hours: u64,
-    /// What a message without a tenant goes to. Unset: the only agent there is.
+    /// The agent for messages without a tenant. Unset: the only agent there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_agent: Option<String>,
     /// How often a task may lose its worker before it fails.
@@ -56,7 +56,7 @@ pub struct Config {
     /// How many failures of one agent are tried again before successes must pay for more. From
     /// half of it down nothing is. 0: all are.
     pub retry_budget: u32,
-    /// What a success gives back to the budget, of which each failure takes one.
+    /// The amount that a success gives back to the budget; each failure takes one.
     pub retry_budget_ratio: f64,
     /// Tasks in a row that end because an agent cannot serve before it is left alone. 0: never.
     pub breaker_failures: u32,
@@ -72,7 +72,7 @@ pub struct Config {
     pub scaler_streams_per_address_max: usize,
     /// The certificate to serve with. Default: no TLS.
     pub tls: Option<tls::Files>,
-    /// Where probes and numbers are served, to whoever reaches it. Default: nowhere.
+    /// The address of probes and metrics, without authentication. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<SocketAddr>,
     /// Refused: the port asks everybody for a credential. Default: false.
@@ -86,11 +86,11 @@ pub struct Config {
     pub metrics: Metrics,
     /// How webhooks are called.
     pub push: Push,
-    /// What differs for one agent, by name.
+    /// Settings for single agents, by name.
     pub agents: BTreeMap<String, AgentPolicy>,
 }
 
-/// What differs for one agent. Unset: what the agent says itself.
+/// Settings for one agent. Unset: the value that the agent offers.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentPolicy {
@@ -133,7 +133,7 @@ pub struct AgentPolicy {
     pub failover: Vec<String>,
 }
 
-/// What becomes of a task whose worker died.
+/// The policy for a task whose worker died.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnWorkerLost {

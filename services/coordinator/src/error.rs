@@ -167,7 +167,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whoever should have answered is gone.
+    /// The part that should have answered has ended.
     pub(crate) fn unanswered() -> Self {
         Error::Unanswered { detail: "the answer was dropped".to_owned() }
     }

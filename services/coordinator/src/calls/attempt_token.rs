@@ -11,7 +11,7 @@ use crate::{store::SigningSecret, task::Task};
 #[derive(Clone)]
 pub(crate) struct Tokens(hmac::Key);
 
-/// What a token says, not yet believed.
+/// The claims of a token, not verified yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AttemptClaims<'a> {
     pub(crate) task: TaskId,

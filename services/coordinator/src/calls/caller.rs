@@ -17,7 +17,7 @@ use crate::{error::Error, policy::capabilities, store::Scope, task::LOCAL};
 /// A call of one link: link and call id.
 pub(crate) type CallKey = (u64, u64);
 
-/// What the edge knows of a call, whatever it asks for.
+/// The caller of an operation and the options of the call.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) principal: String,
@@ -30,7 +30,7 @@ pub(crate) struct Caller {
     pub(crate) extensions: Extensions,
     /// Makes a send safe to repeat; empty: none was given.
     pub(crate) idempotency_key: String,
-    /// Of the hop that serves the call: what a new task is filed under.
+    /// The trace of the hop that serves the call; a new task becomes its child.
     pub(crate) trace: TraceContext,
     /// Until when the caller waits.
     pub(crate) deadline: Option<Instant>,
@@ -86,7 +86,7 @@ impl Caller {
         }
     }
 
-    /// For what is about everybody's tasks.
+    /// Checks the scope for tasks of all principals.
     pub(crate) fn check_operates(&self) -> Result<(), Error> {
         if self.operates { Ok(()) } else { Err(Error::NoOperator) }
     }

@@ -44,12 +44,12 @@ pub(crate) struct KeyClaim {
     claims: KeyClaims,
     name: KeyName,
     digest: Digest,
-    /// Its end is what others wait for.
+    /// Dropped with the claim; other sends with the key wait for that.
     _holds: watch::Sender<()>,
 }
 
 impl KeyClaims {
-    /// Waits for whoever has the key now. The same key for something else is refused at once.
+    /// Waits until the key is free. The same key with another digest is rejected at once.
     pub(crate) async fn claim(&self, name: KeyName, digest: Digest) -> Result<KeyClaim, Error> {
         loop {
             let mut released = match self.try_claim(&name, digest) {
@@ -57,7 +57,7 @@ impl KeyClaims {
                 Err(held) if held.digest != digest => return Err(Error::KeyReused(name.key)),
                 Err(held) => held.released,
             };
-            // An error is the end of the other claim, which is what we wait for.
+            // An error means that the other claim was dropped.
             let _ = released.changed().await;
         }
     }
@@ -78,7 +78,7 @@ impl KeyClaims {
 }
 
 impl KeyClaim {
-    /// What is stored with the step that the send makes.
+    /// The row that is stored in the same transaction as the step of the send.
     pub(crate) fn row(&self, task_id: TaskId, now: Millis) -> KeyRow {
         let (name, digest) = (self.name.clone(), self.digest);
         KeyRow { name, task_id, digest, reply: None, created: now }

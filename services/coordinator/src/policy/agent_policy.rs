@@ -34,7 +34,7 @@ pub(crate) struct Policy {
     pub(crate) slots_max: Option<u32>,
     /// Losses of a worker that end a task.
     pub(crate) losses_max: u32,
-    /// Who stands in for it, the best first.
+    /// Stand-ins, best first.
     pub(crate) failover: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Policy {
                 base: Duration::from_millis(base),
                 cap: Duration::from_millis(cap),
             },
-            // An agent that is not to be tried again is not, whoever calls it.
+            // Retries that are off are off for delegated calls, too.
             delegated_retries: delegated.unwrap_or(config.delegated_retries.min(retries)),
             budget: retry::Allowance {
                 max: own.and_then(|p| p.retry_budget).unwrap_or(config.retry_budget),
@@ -89,7 +89,7 @@ fn losses_max(config: &Config, offer: &AgentOffer) -> u32 {
 }
 
 impl Config {
-    /// What cannot be meant, with the key that says it.
+    /// Rejects values that make no sense, and names the key.
     pub(crate) fn check(&self) -> Result<(), StartError> {
         check(
             None,

@@ -38,7 +38,7 @@ pub(crate) fn check_push(offer: &AgentOffer) -> Result<(), Error> {
     }
 }
 
-/// What callers with credentials are shown instead of the card.
+/// The extended card, for callers with credentials.
 pub(crate) fn extended_card(offer: &AgentOffer) -> Result<AgentCard, Error> {
     match capabilities(offer).is_some_and(|c| c.extended_agent_card == Some(true)) {
         true => {
@@ -49,13 +49,13 @@ pub(crate) fn extended_card(offer: &AgentOffer) -> Result<AgentCard, Error> {
     }
 }
 
-/// Of what a client declared, what the card lists too.
+/// The declared extensions that the card lists.
 pub(crate) fn common_extensions(offer: &AgentOffer, declared: &[String]) -> Vec<String> {
     let listed = extensions(offer).map(|extension| &extension.uri);
     listed.filter(|uri| declared.contains(uri)).cloned().collect()
 }
 
-/// What a client must declare to talk to the agent.
+/// The extensions that a client must declare.
 pub(crate) fn required_extensions(offer: &AgentOffer) -> Vec<String> {
     extensions(offer).filter(|extension| extension.required).map(|e| e.uri.clone()).collect()
 }

@@ -48,7 +48,7 @@ pub(crate) enum Circuit {
     HalfOpen,
 }
 
-/// What the end of a task says about its agent.
+/// The health signal that the end of a task gives about its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HealthSignal {
     /// It answered, if only with an error of its trade.
@@ -158,7 +158,7 @@ const TOO_SLOW: [&Reason; 6] = [
     &reason::CALL_TIMEOUT,
 ];
 
-/// The agent, and not what it was asked or what it called, is the reason.
+/// The agent itself is the cause, not its input and not an agent that it called.
 pub(crate) fn cannot_serve(failure: &Failure) -> bool {
     let row = failure.row();
     let is_agents = is_born_here(failure) && !is_of_mesh(failure);

@@ -19,11 +19,11 @@ pub(crate) struct RetryRules {
     pub(crate) retries: u32,
     /// The first pause; each later one is twice as long.
     pub(crate) base: Duration,
-    /// No pause is longer, and who asks for a longer one is not tried again.
+    /// The longest pause. A failure that asks for a longer one is not retried.
     pub(crate) cap: Duration,
 }
 
-/// What has happened to the task so far.
+/// The history of the task so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Situation {
     /// Retries that this agent has had.
@@ -41,7 +41,7 @@ pub(crate) struct Situation {
 pub(crate) enum No {
     /// It came from further down, and was tried again there if that made sense.
     NotOurs,
-    /// By what the failure or its reason says.
+    /// The retry class of the failure or of its reason forbids it.
     NotRetryable,
     /// It is not to be tried before a time for which nobody waits.
     TooLong,
@@ -109,7 +109,7 @@ pub(crate) fn pause(
 }
 
 fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
-    // The agent would ask the person again who has just refused.
+    // The agent would ask the same person again.
     if failure.declined {
         return false;
     }
@@ -148,9 +148,9 @@ pub(crate) struct RetryBudget {
 /// Of a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Allowance {
-    /// What it starts with, and can hold. 0: retries are not counted.
+    /// The initial and largest amount. 0: retries are not counted.
     pub(crate) max: u32,
-    /// What a success gives back.
+    /// The amount that a success gives back.
     pub(crate) ratio: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::task::{
 const PARENT_KEY: &str = "faultline.dev/parent";
 
 impl Task {
-    /// Takes over what every failure of this task must carry.
+    /// Completes a failure with the data that every failure of this task carries.
     pub(crate) fn complete_failure(&self, failure: Failure, service: &str) -> Failure {
         let origin = v1::Origin {
             agent: self.runner().to_owned(),
@@ -40,7 +40,7 @@ impl Task {
         }
     }
 
-    /// Whether a person answered no to what the agent asked last.
+    /// Whether a person declined the last question.
     fn was_declined(&self) -> bool {
         let Some(given) = self.answers.last() else { return false };
         let id = self.ids().question_id(&given.key);
@@ -94,7 +94,7 @@ impl Task {
         }
     }
 
-    /// The same for the last reader, without copying what the task holds.
+    /// The same for the last reader, without a copy of the task.
     pub(in crate::task) fn into_a2a(mut self, history: Option<i32>) -> a2a::Task {
         let keep = history.map_or(self.history.len(), |n| n.max(0) as usize);
         let skip = self.history.len().saturating_sub(keep);

@@ -21,7 +21,7 @@ pub(crate) enum NoAnswer {
     Busy,
     /// Somebody was faster.
     Answered(String),
-    /// It does not say what was asked, field by field.
+    /// The content does not match the schema of the question; the violations, field by field.
     Wrong(Vec<Violation>),
 }
 

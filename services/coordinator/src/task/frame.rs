@@ -26,7 +26,7 @@ pub(crate) struct Ids<'a> {
 }
 
 impl Ids<'_> {
-    /// What an event looks like, if it is to be seen at all.
+    /// The frame of an event, if watchers see it.
     pub(crate) fn frame(&self, event: &Event) -> Option<a2a::StreamResponse> {
         let status = |state: TaskState, message: Option<Message>, metadata| {
             Payload::StatusUpdate(a2a::TaskStatusUpdateEvent {

@@ -50,14 +50,14 @@ pub(crate) fn millis(time: &Timestamp) -> Millis {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) id: TaskId,
-    /// Whose it is.
+    /// The owner of the task among the callers.
     pub(crate) principal: String,
-    /// Who delegated it, if anybody did.
+    /// The parent, if the task was delegated.
     pub(crate) parent: Option<Box<Parent>>,
     pub(crate) context_id: String,
     pub(crate) agent: String,
     pub(crate) state: TaskState,
-    /// One up with every transition: what the store compares.
+    /// Grows by one with every transition; the store compares it (optimistic concurrency).
     pub(crate) version: u64,
     /// Of the last event.
     pub(crate) seq: u64,
@@ -73,19 +73,19 @@ pub(crate) struct Task {
     pub(crate) retry_at: Option<Millis>,
     /// The agent that had it last is done with it; another takes over.
     pub(crate) passed_on: bool,
-    /// Who runs it, as text for the store; empty while nobody does.
+    /// The worker that runs it, as text for the store; empty: none.
     pub(crate) worker: String,
     pub(crate) created: Millis,
-    /// Active time: what it may take, and what it took.
+    /// The limit of active time, and the time used.
     pub(crate) budget: Budget,
     pub(crate) status_at: Millis,
-    /// What it does since somebody last called or answered.
+    /// The current trace segment: the work since the last call or answer.
     pub(crate) run: TraceSegment,
     pub(crate) status_message: Option<Message>,
     pub(crate) failure: Option<Failure>,
     /// Why the attempt that ended it was the last.
     pub(crate) not_retried: NotRetried,
-    /// What it asks, oldest first. The oldest is what it shows.
+    /// Open questions, oldest first. The oldest is the one that is shown.
     pub(crate) pending: Vec<Interrupt>,
     pub(crate) answers: Vec<AnswerGiven>,
     /// How many of them the last attempt began with.
@@ -94,7 +94,7 @@ pub(crate) struct Task {
     pub(crate) attempts: Vec<v1::Attempt>,
     pub(crate) history: Vec<Message>,
     pub(crate) artifacts: Artifacts,
-    /// What failed and did not end it.
+    /// Failures that did not end it.
     pub(crate) tolerated: Tolerated,
 }
 
@@ -209,12 +209,12 @@ impl Task {
         Some(u64::try_from(left.as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// What its messages weigh.
+    /// The bytes of its messages.
     pub(crate) fn message_bytes(&self) -> usize {
         self.history.iter().map(prost::Message::encoded_len).sum()
     }
 
-    /// What its artifacts weigh.
+    /// The bytes of its artifacts.
     pub(crate) fn artifact_bytes(&self) -> usize {
         self.artifacts.bytes()
     }
@@ -226,7 +226,7 @@ impl Task {
 
     // Deciding.
 
-    /// `agent`: who runs it there, its own or one that stands in.
+    /// `agent`: the agent that runs it, its own or a stand-in.
     pub(crate) fn decide_assign(
         &self,
         id: &str,
@@ -293,7 +293,7 @@ impl Task {
         AttemptLost { attempt: self.attempt, released, ..AttemptLost::default() }
     }
 
-    /// Watchers hold what the attempt wrote; tell them how far the next one goes back.
+    /// Watchers have the output of the attempt: the event says how far the next one rewinds.
     fn after_loss(&self, lost: event::Body) -> Vec<event::Body> {
         let resent = self.artifacts.rewound().into_iter().map(event::Body::Artifact);
         std::iter::once(lost).chain(resent).collect()
@@ -333,7 +333,7 @@ pub(crate) fn ended(
     message: Option<Message>,
     failure: Option<Failure>,
 ) -> event::Body {
-    // Whoever reads the record alone must not need our table.
+    // A reader of the record must not need the reason table.
     let failure = failure.map(|failure| {
         let may_retry = failure.may_retry();
         v1::Failure { retryable: Some(may_retry), ..failure.into_record() }

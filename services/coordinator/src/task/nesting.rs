@@ -9,7 +9,7 @@ use faultline_proto::{
 };
 use prost_types::Struct;
 
-/// What is wrong with data that nests deeper.
+/// The error text for data that nests deeper.
 pub(crate) fn too_deep() -> String {
     format!("nested deeper than {} levels", limits::DATA_DEPTH_MAX)
 }
@@ -18,7 +18,7 @@ pub(crate) fn is_message_too_deep(message: &Message) -> bool {
     is_object_too_deep(message.metadata.as_ref()) || message.parts.iter().any(is_part_too_deep)
 }
 
-/// Whether a worker says what could not be told on.
+/// Whether a report nests too deeply to be forwarded.
 pub(crate) fn is_report_too_deep(report: &Body) -> bool {
     match report {
         Body::Status(message) | Body::Rejected(message) | Body::Message(message) => {

@@ -19,7 +19,7 @@ impl Task {
         if open || self.answers.iter().any(|answer| answer.key == *key) {
             return Ok(ReportOutcome::Events(Vec::new()));
         }
-        // A question that was handed up names who asked it first.
+        // A question that was passed up names the task that asked first.
         if interrupt.agent.is_empty() {
             interrupt.agent.clone_from(&self.agent);
         }
@@ -50,7 +50,7 @@ impl Task {
         ReportOutcome::Events(withdrawn.into_iter().collect())
     }
 
-    /// What ends a step after which the task seems to work although somebody is still asked.
+    /// The event that shows an open question again when a step has hidden it.
     pub(crate) fn shown_again(&self) -> Option<event::Body> {
         let hidden = !self.is_final() && !is_waiting(self.state);
         let oldest = self.pending.first().filter(|_| hidden)?;

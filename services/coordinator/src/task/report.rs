@@ -11,7 +11,7 @@ use crate::task::{
     Refused, Task, a2a_view::cancelled, artifacts::TooLarge, ended, nesting, tolerated,
 };
 
-/// What a report does to its task.
+/// The outcome of a report for its task.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ReportOutcome {
     /// These happen, in this order.
@@ -27,7 +27,7 @@ pub(crate) enum ReportOutcome {
 }
 
 impl Task {
-    /// What a worker says.
+    /// Decides a report of a worker.
     pub(crate) fn decide_report(&self, report: Report) -> Result<ReportOutcome, Refused> {
         if self.is_final() || report.attempt != self.attempt || self.worker.is_empty() {
             return Err(Refused::Fenced);

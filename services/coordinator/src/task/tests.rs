@@ -312,7 +312,7 @@ fn a_tolerated_failure_is_shown_and_ends_nothing() {
     assert_eq!(shown.record(), stored);
     assert!(!update.metadata.unwrap().fields.contains_key("error_code"), "nothing has ended");
 
-    // What came after the checkpoint is undone with its attempt; what came before stays to the end.
+    // Output after the checkpoint is undone with its attempt; output before it stays.
     take(&mut task, report::Body::Checkpoint("s".into()));
     take(&mut task, tolerated);
     assert_eq!(task.tolerated.failures().len(), 2);

@@ -7,7 +7,7 @@ use faultline_proto::request_options::{self, TASK_TIMEOUT_MAX};
 
 use crate::task::Millis;
 
-/// What a call must leave of the caller's time to be worth making.
+/// The least time that a call must leave of the caller's time.
 const USEFUL: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

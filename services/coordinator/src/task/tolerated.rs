@@ -11,7 +11,7 @@ use prost_types::{ListValue, Struct, Value, value::Kind};
 
 /// Set on a task that went on without something.
 const DEGRADED_KEY: &str = "faultline.dev/degraded";
-/// The records of what it went on without.
+/// The records of the failures that a task tolerated, bounded.
 const TOLERATED_KEY: &str = "faultline.dev/tolerated";
 /// How many more there were than are kept.
 const MORE_KEY: &str = "faultline.dev/toleratedMore";
@@ -42,7 +42,7 @@ impl Tolerated {
         self.saved = (self.failures.len(), self.more);
     }
 
-    /// Back to the last checkpoint: the next attempt meets what failed after it again.
+    /// Rewinds to the last checkpoint: the next attempt repeats the work after it.
     pub(crate) fn rewind(&mut self) {
         let (kept, more) = self.saved;
         self.failures.truncate(kept);
@@ -54,7 +54,7 @@ impl Tolerated {
         &self.failures
     }
 
-    /// What a task says of it: nothing, unless there was something.
+    /// The metadata of the task about them, if there are any.
     pub(crate) fn show(&self, metadata: Option<Struct>) -> Option<Struct> {
         if self.failures.is_empty() && self.more == 0 {
             return metadata;
@@ -73,13 +73,13 @@ impl Tolerated {
     }
 }
 
-/// What watchers see of one: our record alone. The flat keys stand for a task that failed.
+/// The metadata that watchers see of one: the record alone. The flat keys mean a failed task.
 pub(crate) fn metadata(tolerated: &v1::Tolerated) -> Option<Struct> {
     let value = public(tolerated.failure.as_ref()?);
     Some(Struct { fields: [(METADATA_KEY.to_owned(), value)].into() })
 }
 
-/// As it is stored, whoever reported it: it did not end the task.
+/// The stored form: recoverable, since it did not end the task.
 pub(crate) fn recoverable(failure: Failure) -> v1::Tolerated {
     let failure = failure.with_severity(v1::Severity::Recoverable);
     v1::Tolerated { failure: Some(failure.into_record()) }

@@ -20,7 +20,7 @@ pub(crate) struct TraceSegment {
     pub(crate) before: Option<Box<PreviousSegment>>,
 }
 
-/// What is known of the run before.
+/// The previous segment, for span links.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PreviousSegment {
     pub(crate) traceparent: String,
@@ -60,13 +60,13 @@ impl Task {
         self.run.parent().with_span(self.span_id(self.run.number, self.attempt))
     }
 
-    /// Follows from its name, so that whoever ends the span knows it. Attempt 0 is the run itself.
+    /// The span id, derived from its name, so that any process can end the span. Attempt 0 is the run.
     pub(crate) fn span_id(&self, run: u32, attempt: u32) -> u64 {
         span_id_of(self.id.as_bytes(), u64::from(run) << 32 | u64::from(attempt))
     }
 }
 
-/// An answer with the trace that what follows belongs to.
+/// An answer, with the trace of the segment that it starts.
 pub(crate) fn traced(mut body: event::Body, trace: &TraceContext) -> event::Body {
     if let event::Body::Answered(given) = &mut body {
         given.traceparent = trace.to_string();

@@ -166,14 +166,14 @@ const DELIVERIES: Def<1> = Def::new(
     ["outcome"],
 );
 
-/// What callers ask, as gRPC names it.
+/// Operations of callers, by their gRPC names.
 macro_rules! a2a {
     ($method:literal) => {
         concat!("lf.a2a.v1.A2AService/", $method)
     };
 }
 
-/// What operators ask is one method.
+/// All operator methods count as one.
 pub(crate) const MESH: &str = "faultline.v1.Mesh";
 
 /// The same of a question that has one answer.
@@ -307,7 +307,7 @@ impl Meters {
         self.failed(failure.record(), Severity::Fatal);
     }
 
-    /// What came from further down was counted there.
+    /// A failure from below was counted where it began.
     fn failed(&self, failure: &v1::Failure, severity: Severity) {
         if failure.hop == 0 {
             self.failures.count(failure, &self.origin(failure), severity);
@@ -354,7 +354,7 @@ impl AgentMeters {
         self.wait.record(queued.map_or(Duration::ZERO, |since| since.elapsed()));
     }
 
-    /// What has happened to a task, and is durable.
+    /// Counts durable events of a task.
     pub(crate) fn happened(&self, task: &Task, events: &[Event]) {
         for event in events {
             match &event.body {
@@ -374,7 +374,7 @@ impl AgentMeters {
                 Some(event::Body::Ended(end)) => {
                     let at = event.time.as_ref().map_or(task.created, millis);
                     self.ended(end.state(), task.created, at);
-                    // Who cancels something has not failed.
+                    // A cancel is no failure.
                     let failure = end.failure.as_ref();
                     let failure = failure.filter(|_| end.state() != TaskState::Canceled);
                     failure.into_iter().for_each(|f| self.of.failed(f, Severity::Fatal));

@@ -15,10 +15,10 @@ use faultline_proto::{
 use crate::task::{Millis, Task, is_waiting, millis};
 
 const ROLE: &str = "coordinator";
-/// In place of an attempt: what ends although nothing of it was under way.
+/// The attempt number of the span of a failure that ends a task while it waits.
 const AFTERWORD: u32 = u32::MAX;
 
-/// What of a task is under way, and since when, in nanoseconds.
+/// The open spans of a task and their start times, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     run: Option<(u32, u64)>,
@@ -49,7 +49,7 @@ impl Open {
         }
     }
 
-    /// A task has taken a step: whatever is over by it, to be sent once it is durable.
+    /// Ends the spans that a step of the task has left; they are sent when it is durable.
     pub(crate) fn follow<'a>(
         &mut self,
         task: &Task,
@@ -193,7 +193,7 @@ fn attempt_span(task: &Task, (number, run): (u32, u32), began: u64, now: u64) ->
     Some(span.finish_at(Some(now)))
 }
 
-/// What an attempt takes up again: the failed one before it, or the one that asked.
+/// Links an attempt to the failed one that it retries, or to the one that asked.
 fn link_attempt(span: &mut Span, task: &Task, trace: &TraceContext, number: u32) {
     let run = &task.run;
     let first = run.first.max(1);

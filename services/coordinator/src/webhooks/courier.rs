@@ -33,10 +33,10 @@ use tokio::{
 
 use crate::webhooks::{Push, target::Target};
 
-/// Whatever is configured, nobody is called in a tight loop.
+/// The shortest pause, whatever is configured: no tight loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// What a webhook made of a notification.
+/// The answer of a webhook to a notification.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Answer {
     Taken,
@@ -79,7 +79,7 @@ impl Courier {
         Self { rules, client, places, openings, hosts: Mutex::default(), deliveries }
     }
 
-    /// What became of a notification.
+    /// Counts the outcome of a notification.
     pub(crate) fn note(&self, outcome: &'static str) {
         self.deliveries.at([outcome], |counter| counter.add(1));
     }
@@ -87,7 +87,7 @@ impl Courier {
     /// One attempt. Redirects are not followed: where they lead nobody has agreed to.
     pub(crate) async fn post(&self, target: &Target, body: Bytes, mut span: Span) -> Answer {
         let host = self.host(&target.host);
-        // The host's place first: whoever waits for a slow host must not hold anybody else's.
+        // The permit of the host first: a slow host must not hold permits of others (fairness).
         let (Ok(_host), Ok(_place)) = (host.acquire().await, self.places.acquire().await) else {
             return Answer::NotNow { why: "no place to send from".to_owned(), after: None };
         };
@@ -104,7 +104,7 @@ impl Courier {
                 status = response.status().as_u16();
                 span.set("http.response.status_code", status);
                 let answer = read(&response);
-                // Only to leave the connection usable; what it says does not matter.
+                // Reads the rest to keep the connection usable; the content does not matter.
                 let rest = Limited::new(response.into_body(), limits::PUSH_ANSWER_BYTES_MAX);
                 let _ = timeout(patience.saturating_sub(since.elapsed()), rest.collect()).await;
                 answer

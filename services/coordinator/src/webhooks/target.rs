@@ -63,7 +63,7 @@ impl Target {
             return Err(invalid("url", what));
         };
         found.map_err(|error| {
-            // The same words for both: who may send must not learn what names mean in here.
+            // One text for both cases: callers must not learn how names resolve inside.
             tracing::info!(host = self.host, %error, "a webhook was refused");
             let what = format!(
                 "'{}' is no public host: use one, or ask the operator for push.allow_private",

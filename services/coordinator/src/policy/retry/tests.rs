@@ -114,7 +114,7 @@ fn unknown_outcome_is_run_again_only_by_the_declaration_or_the_code_of_the_agent
     }
 }
 
-/// As an agent tells it that speaks for a stranger, whose own hops are quoted below its name.
+/// A failure of a remote agent, whose own hops are quoted below its local name.
 pub(crate) fn quoted(reason: &'static Reason, theirs: &[&str]) -> Failure {
     let mut record = Failure::new(reason).into_record();
     let cause = |agent: &&str| Cause { agent: format!("b:{agent}"), ..Cause::default() };
