@@ -88,9 +88,9 @@ async fn task_is_cancelled_with_its_caller_if_requested(binding: Binding) {
         let context = send_and_leave(&script, work, Some(policy), streams).await;
         let task = until_state(&script, &context, CANCELED).await;
         let failure = &task["metadata"]["faultline.dev/failure"];
-        let said = failure["publicMessage"].as_str().unwrap_or_default();
+        let text = failure["publicMessage"].as_str().unwrap_or_default();
         assert!(
-            ["cancelled because its caller went away", "the calling task ended"].contains(&said)
+            ["cancelled because its caller went away", "the calling task ended"].contains(&text)
         );
         assert_eq!(failure["errorType"], "cancelled", "{failure}");
         until("all tasks of the context are canceled", SOON, async || {

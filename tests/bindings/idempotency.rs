@@ -37,10 +37,10 @@ async fn repeated_send_is_one_task(binding: Binding) {
     assert_eq!(first["task"]["id"], again["task"]["id"]);
     let bare = up.agent("script").header("idempotency-key", "k-3");
     let params = message("message hi");
-    let said = bare.call("SendMessage", params.clone()).await.unwrap();
+    let first = bare.call("SendMessage", params.clone()).await.unwrap();
     let again = bare.call("SendMessage", params).await.unwrap();
-    assert!(said["message"].is_object(), "{said}");
-    assert_eq!(said, again, "the stored message is returned although no task exists");
+    assert!(first["message"].is_object(), "{first}");
+    assert_eq!(first, again, "the stored message is returned although no task exists");
 }
 
 async fn concurrent_sends_with_one_key_are_one_task(binding: Binding) {

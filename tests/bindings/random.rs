@@ -155,9 +155,9 @@ impl Known {
 /// A valid request.
 fn valid(rng: &mut StdRng, known: &Known) -> (&'static str, Value) {
     let one = |rng: &mut StdRng, ids: &[String]| ids.choose(rng).cloned();
-    let id = one(rng, &known.all).expect("there is one");
+    let id = one(rng, &known.all).expect("a choice");
     let scripts = ["chunk x", "ask \"who?\"", "fail UNKNOWN", "message hi", "reject no", "say a"];
-    let text = scripts.choose(rng).expect("there is one");
+    let text = scripts.choose(rng).expect("a choice");
     let mut message = json!({"messageId": "m", "role": "ROLE_USER", "parts": [{"text": text}]});
     match rng.random_range(0..16) {
         0..=3 => {
@@ -219,7 +219,7 @@ fn break_tree(rng: &mut StdRng, value: &mut Value) {
     match value {
         Value::Object(members) if !members.is_empty() && rng.random_ratio(4, 5) => {
             let keys: Vec<_> = members.keys().cloned().collect();
-            let key = keys.choose(rng).expect("there is one").clone();
+            let key = keys.choose(rng).expect("a choice").clone();
             match rng.random_range(0..6) {
                 0 => drop(members.remove(&key)),
                 1 => drop(members.insert(format!("{key}x"), json!(1))),
@@ -230,7 +230,7 @@ fn break_tree(rng: &mut StdRng, value: &mut Value) {
             let at = rng.random_range(0..items.len());
             break_tree(rng, &mut items[at]);
         }
-        other => *other = odd.choose(rng).expect("there is one").clone(),
+        other => *other = odd.choose(rng).expect("a choice").clone(),
     }
 }
 
@@ -244,7 +244,7 @@ fn break_bytes(rng: &mut StdRng, bytes: &mut Vec<u8>) {
         match rng.random_range(0..4) {
             0 => bytes[at] = rng.random(),
             1 => bytes.truncate(at),
-            2 => bytes.insert(at, *b"{}[]\",:\\\0\xff".choose(rng).expect("there is one")),
+            2 => bytes.insert(at, *b"{}[]\",:\\\0\xff".choose(rng).expect("a choice")),
             _ => drop(bytes.remove(at)),
         }
     }
@@ -267,7 +267,7 @@ async fn noise_is_answered_in_json() {
     let rpc = Rpc::at(mesh.gateway_addr());
     let paths = ["/", "/agents/echo", "/message:send", "/message:stream", "/tasks/x:cancel"];
     for _ in 0..CASES {
-        let path = paths.choose(&mut rng).expect("there is one");
+        let path = paths.choose(&mut rng).expect("a choice");
         let noise: Vec<u8> = (0..rng.random_range(0..200)).map(|_| rng.random()).collect();
         let reply = rpc.path(path).post(noise.clone()).await;
         let kind = &reply.headers["content-type"];

@@ -116,7 +116,7 @@ async fn failure_of_any_code_arrives_complete() {
     for (reason, number) in CODES {
         for retryable in [true, false] {
             let (trace_id, header) = crate::trace();
-            let text = format!("{reason}; {{said}} \"so\", ünïcode and all");
+            let text = format!("{reason}; {{x}} \"so\", ünïcode and all");
             let business_code = format!("BIZ_{number}");
             let expected =
                 ExpectedFailure { reason, number, business_code, text, retryable, trace_id };

@@ -189,8 +189,8 @@ async fn error_is_handled_alike_for_local_delegated_and_remote_tools() {
     for (argument, disposition) in [("x@example.com", "ModelRetry"), ("down", "Abort")] {
         let task = rpc.agent("comparing").send(argument).await;
         assert_eq!(task::state(&task), COMPLETED, "{task}");
-        let said = task::text(&task["status"]["message"]);
-        assert_eq!(said, format!("[{}]", [disposition; 4].join(", ")));
+        let text = task::text(&task["status"]["message"]);
+        assert_eq!(text, format!("[{}]", [disposition; 4].join(", ")));
     }
 }
 

@@ -135,17 +135,17 @@ async fn broken_stream_is_resumed_without_duplicates() {
 
 #[tokio::test]
 async fn duplicate_event_is_reported_once() {
-    let said = |id: &str| {
-        let mut said = update("WORKING");
+    let working = |id: &str| {
+        let mut event = update("WORKING");
         let message = json!({"messageId": id, "role": "ROLE_AGENT", "parts": [{"text": "busy"}]});
-        said["statusUpdate"]["status"]["message"] = message;
-        said
+        event["statusUpdate"]["status"]["message"] = message;
+        event
     };
     let artifact = json!({"artifactId": "b", "parts": [{"text": "made"}]});
     let made = json!({"artifactUpdate": {"taskId": "t", "contextId": "c", "artifact": artifact}});
     let begun = json!({"task": task("WORKING")});
     // The same text with another message id is another message.
-    let whole = [begun, said("m-1"), made, said("m-2"), update("COMPLETED")];
+    let whole = [begun, working("m-1"), made, working("m-2"), update("COMPLETED")];
     let twice: Vec<_> = whole.iter().flat_map(|event| [event.clone(), event.clone()]).collect();
     let peer = Peer::start([Reply::stream(twice)]).await.unwrap();
     let mut follow = client(&peer).await.follow(text("x")).await.unwrap();

@@ -123,9 +123,9 @@ async fn dead_worker_costs_one_retry_and_no_text() {
     let mut frames = Vec::new();
     loop {
         let frame = stream.next().await.unwrap().expect("the task still runs");
-        let said = task::text(&frame.body["statusUpdate"]["status"]["message"]);
+        let text = task::text(&frame.body["statusUpdate"]["status"]["message"]);
         frames.push(frame);
-        if said == "here" {
+        if text == "here" {
             break;
         }
     }

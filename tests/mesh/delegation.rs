@@ -122,8 +122,11 @@ async fn check_chain(up: &Running, retryable: bool) {
             _ => format!("script: slow down (via {via})"),
         };
         assert_eq!(failure["publicMessage"], text, "{failure}");
-        let said = &task["status"]["message"]["parts"][0]["text"];
-        assert_eq!(*said, text, "the status has the text of the origin and the path: {task}");
+        let status_text = &task["status"]["message"]["parts"][0]["text"];
+        assert_eq!(
+            *status_text, text,
+            "the status has the text of the origin and the path: {task}"
+        );
         // The causes are those of the child with this hop in front.
         let causes = failure["causes"].as_array().expect("there are causes");
         let ids: Vec<_> = causes.iter().map(|c| &c["taskId"]).collect();
@@ -319,8 +322,8 @@ async fn until_leaf_works(rpc: &Rpc, id: &str, length: usize) -> Vec<Value> {
     let line = until_descendants(rpc, id, length).await;
     until("the leaf works", SOON, async || {
         let last = rpc.task(task::id(&line[length - 1])).await;
-        let said = task::text(&last["status"]["message"]) == "here";
-        (task::state(&last) == WORKING && said).then_some(())
+        let runs = task::text(&last["status"]["message"]) == "here";
+        (task::state(&last) == WORKING && runs).then_some(())
     })
     .await;
     line

@@ -249,7 +249,7 @@ async fn proxies_to(proxies: &[CuttableProxy]) -> Vec<CuttableProxy> {
 async fn until_known(proxy: &CuttableProxy, agents: &BTreeSet<&str>) {
     let token = Secret::new(TOKEN).ok();
     let channel = Channel::lazy(&Dial { address: url(proxy), token, ..Dial::default() });
-    let mesh = MeshClient::new(channel.expect("it is a URL"));
+    let mesh = MeshClient::new(channel.expect("a valid URL"));
     until("every coordinator knows every agent", SOON, || {
         let mut mesh = mesh.clone();
         async move {

@@ -43,7 +43,7 @@ enum Passes {
 impl CuttableProxy {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a listener has an address");
         let condition = watch::Sender::new(Condition::default());
         let watching = condition.clone();
         let accepting = tokio::spawn(async move {

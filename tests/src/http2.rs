@@ -40,7 +40,7 @@ impl Connection {
 
     /// [`open`](Self::open) with a flow-control window per stream; `None` is the default size.
     pub async fn with_window(from: u8, to: SocketAddr, window: Option<u32>) -> hyper::Result<Self> {
-        let socket = TcpSocket::new_v4().expect("there are sockets");
+        let socket = TcpSocket::new_v4().expect("a socket");
         let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, from), 0));
         socket.bind(source).expect("all of 127.0.0.0/8 is this machine");
         let stream = socket.connect(to).await.expect("the port listens");

@@ -149,7 +149,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Decodes the spans that a process collected in memory.
 pub fn read_memory(scope: &[u8]) -> Vec<SpanRecord> {
-    let spans = ScopeSpans::decode(scope).expect("it is OTLP").spans;
+    let spans = ScopeSpans::decode(scope).expect("valid OTLP").spans;
     spans.into_iter().map(|span| SpanRecord::of(span, &Attributes::new())).collect()
 }
 

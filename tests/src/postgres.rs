@@ -105,9 +105,9 @@ impl Database {
 
     /// Address of the server.
     pub fn address(&self) -> SocketAddr {
-        let (_, rest) = self.url.split_once('@').expect("it names a user");
-        let (address, _) = rest.split_once('/').expect("it names a database");
-        address.parse().expect("it names an address")
+        let (_, rest) = self.url.split_once('@').expect("the URL has a user");
+        let (address, _) = rest.split_once('/').expect("the URL has a database");
+        address.parse().expect("the URL has an address")
     }
 
     /// The URL with another address, such as that of a proxy.

@@ -23,7 +23,7 @@ pub struct RecordingProxy {
 impl RecordingProxy {
     pub async fn to(target: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("a listener has an address");
         let recorded = Arc::default();
         let recording = Arc::clone(&recorded);
         let accepting = tokio::spawn(async move {

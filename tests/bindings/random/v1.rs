@@ -182,7 +182,7 @@ pub(super) async fn send(
     }
     let methods = [Method::GET, Method::POST, Method::DELETE, Method::PUT, Method::PATCH];
     let method = if rng.random_ratio(1, 10) {
-        methods.choose(rng).expect("there is one").clone()
+        methods.choose(rng).expect("a choice").clone()
     } else {
         method
     };

@@ -180,8 +180,8 @@ const SENDS: usize = 8;
 /// Checks a refusal because of the store; returns whether its outcome is unknown.
 fn is_unknown(error: &Value, has_key: bool) -> bool {
     assert_eq!(error["data"][0]["reason"], "STORE_UNAVAILABLE", "{error}");
-    let said = error["message"].as_str().unwrap_or_default();
-    if said.contains("this call changed nothing") {
+    let text = error["message"].as_str().unwrap_or_default();
+    if text.contains("this call changed nothing") {
         return false;
     }
     let remedy = if has_key {
@@ -189,7 +189,7 @@ fn is_unknown(error: &Value, has_key: bool) -> bool {
     } else {
         "look for the task before you repeat the call"
     };
-    assert!(said.contains("it is unknown whether") && said.contains(remedy), "{error}");
+    assert!(text.contains("it is unknown whether") && text.contains(remedy), "{error}");
     assert_eq!(error["data"][0]["metadata"]["retryable"], has_key.to_string(), "{error}");
     true
 }

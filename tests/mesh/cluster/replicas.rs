@@ -298,8 +298,8 @@ async fn cancel_of_a_parent_reaches_children_at_other_replicas() {
     let line = until("the child of the child runs", SOON, async || {
         let child = rpc.inspect(id).await["children"][0]["taskId"].as_str()?.to_owned();
         let last = rpc.inspect(&child).await["children"][0]["taskId"].as_str()?.to_owned();
-        let said = task::text(&rpc.task(&last).await["status"]["message"]);
-        (said == "here").then_some([child, last])
+        let text = task::text(&rpc.task(&last).await["status"]["message"]);
+        (text == "here").then_some([child, last])
     })
     .await;
     rpc.call("CancelTask", json!({"id": id})).await.expect("the task is cancelled");

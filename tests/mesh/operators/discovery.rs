@@ -127,17 +127,17 @@ async fn command_removes_an_agent_that_no_worker_offers() {
         let args = ["agents", "remove", name, "--gateway", &up.mesh.url()].map(str::to_owned);
         let mut command = Program::Faultline.command(&args, &Environment::new());
         let output = command.output().await.expect("the program runs");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
-    let (code, said) = run(&up, "script").await;
-    assert!(code != Some(0) && said.contains("1 worker offers it"), "{code:?}: {said}");
+    let (code, output) = run(&up, "script").await;
+    assert!(code != Some(0) && output.contains("1 worker offers it"), "{code:?}: {output}");
     up.mesh.detach().await.expect("the workers leave");
-    let (code, said) = run(&up, "script").await;
-    assert!(code == Some(0) && said.contains("agent script removed"), "{code:?}: {said}");
+    let (code, output) = run(&up, "script").await;
+    assert!(code == Some(0) && output.contains("agent script removed"), "{code:?}: {output}");
     let agents = up.rpc.mesh("Agents", json!({})).await;
     let names = agents["agents"].as_array().into_iter().flatten().map(|agent| &agent["name"]);
     assert_eq!(names.collect::<Vec<_>>(), ["echo"], "{agents}");
-    let (code, said) = run(&up, "script").await;
-    assert!(code != Some(0) && said.contains("AGENT_NOT_FOUND"), "{code:?}: {said}");
+    let (code, output) = run(&up, "script").await;
+    assert!(code != Some(0) && output.contains("AGENT_NOT_FOUND"), "{code:?}: {output}");
 }

@@ -26,8 +26,8 @@ async fn question_is_asked_and_its_answer_used() {
     let ended = &ended["task"];
     assert_eq!(task::state(ended), COMPLETED);
     assert_eq!(task::artifacts(ended)["output"], "hello Ada");
-    let said: Vec<_> = ended["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said[1..], ["Your name?", "Ada"]);
+    let texts: Vec<_> = ended["history"].as_array().unwrap().iter().map(task::text).collect();
+    assert_eq!(texts[1..], ["Your name?", "Ada"]);
     assert!(up.rpc.inspect(id).await.get("interrupts").is_none());
 }
 

@@ -220,8 +220,8 @@ async fn accept_decline_and_dismiss_differ_at_the_agent() {
         ("dismiss", "", "dismissed"),
     ] {
         let task = asker.send("approve").await;
-        let said = reply(task::id(&task), "deploy", action, json!({"text": text}));
-        let done = asker.call("SendMessage", said).await.expect("the answer is accepted");
+        let message = reply(task::id(&task), "deploy", action, json!({"text": text}));
+        let done = asker.call("SendMessage", message).await.expect("the answer is accepted");
         assert_eq!(task::text(&done["task"]["status"]["message"]), expected);
     }
     let task = asker.send("approve").await;
@@ -266,8 +266,8 @@ async fn parallel_questions_are_answered_in_any_order() {
         .expect("plain text answers the only question");
     let done = &done["task"];
     assert_eq!(task::artifacts(done)["output"], "Ada of Bern", "{done}");
-    let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each text once");
+    let texts: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
+    assert_eq!(texts, ["two", "Name?", "Town?", "Bern", "Ada"], "each text once");
     assert!(done["metadata"]["faultline.dev/interrupts"].is_null(), "{done}");
 }
 
@@ -367,8 +367,8 @@ async fn delegating_agent_answers_questions_of_its_child() {
         partial.call("SendMessage", answer(id, "Ada")).await.expect("the other question is open");
     let done = &done["task"];
     assert_eq!(task::artifacts(done)["output"], "Ada of Bern", "{done}");
-    let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Ada"], "the caller was not asked for the town");
+    let texts: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
+    assert_eq!(texts, ["two", "Name?", "Ada"], "the caller was not asked for the town");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -463,8 +463,8 @@ async fn open_questions_survive_the_loss_of_worker_and_coordinator() {
     name.expect("the second question is open");
     let done = ended(&relay, id).await;
     assert_eq!(task::artifacts(&done)["output"], "Ada of Bern", "{done}");
-    let said: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
-    assert_eq!(said, ["two", "Name?", "Town?", "Bern", "Ada"], "each text is there once");
+    let texts: Vec<_> = done["history"].as_array().unwrap().iter().map(task::text).collect();
+    assert_eq!(texts, ["two", "Name?", "Town?", "Bern", "Ada"], "each text is there once");
     let all = cluster.rpc();
     let list = all.call("ListTasks", json!({"pageSize": 100})).await.expect("tasks are listed");
     let children = list["tasks"].as_array().unwrap().iter();
@@ -496,8 +496,8 @@ async fn restarted_loop_does_not_reuse_its_answer_for_the_next_question() {
     first.kill().await.expect("the worker is killed");
     let _second = worker_process(&coordinator);
     let done = ended(&agent, id).await;
-    let said = task::text(&done["status"]["message"]);
-    assert!(said.ends_with("] Second?"), "the question is still open: {said}");
+    let text = task::text(&done["status"]["message"]);
+    assert!(text.ends_with("] Second?"), "the question is still open: {text}");
     let tasks = cluster.rpc().call("ListTasks", json!({"pageSize": 100})).await.unwrap();
     let child = tasks["tasks"].as_array().unwrap().iter();
     let child = child.clone().find(|t| t["metadata"]["faultline.dev/parent"] == *id).unwrap();

@@ -95,8 +95,8 @@ async fn stream_of_an_agent_of_0_3_arrives_in_chunks() {
         assert_eq!(fold.artifacts["extra"], "whole", "{transport}");
         let chunks = frames.iter().filter(|f| f.body.get("artifactUpdate").is_some()).count();
         assert!(chunks >= 3, "{transport}: chunks arrive one by one, {chunks}");
-        let said: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
-        assert!(said.iter().any(|s| task::text(&s["message"]) == "one"), "{said:?}");
+        let statuses: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
+        assert!(statuses.iter().any(|s| task::text(&s["message"]) == "one"), "{statuses:?}");
         let stored = partner.task(task::id(&frames[0].body["task"])).await;
         assert_eq!(task::text(&stored["status"]["message"]), "done", "{stored}");
         assert_eq!(tasks(&there.rpc).await.len(), 1, "{transport}: sent once");

@@ -79,8 +79,8 @@ async fn remote_output_is_streamed_as_it_is_produced() {
         let stored = partner.task(&id).await;
         assert_eq!(task::artifacts(&stored)["output"], "a b c", "{stored}");
         assert_eq!(task::text(&stored["status"]["message"]), "done", "{stored}");
-        let said: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
-        assert!(said.iter().any(|s| task::text(&s["message"]) == "one"), "{said:?}");
+        let statuses: Vec<_> = frames.iter().map(|f| &f.body["statusUpdate"]["status"]).collect();
+        assert!(statuses.iter().any(|s| task::text(&s["message"]) == "one"), "{statuses:?}");
         let theirs = tasks(&there.rpc).await;
         assert_eq!(theirs.len(), 1, "{binding:?}: sent once");
         assert_ne!(

@@ -184,8 +184,8 @@ async fn forged_failure_record_blames_no_local_agent_and_is_bounded() {
     let lie = json!({"id": "0199", "code": 13, "reason": "INTERNAL", "domain": "faultline.dev",
         "publicMessage": "script did it", "hop": 15, "origin": {"agent": "script",
         "worker": "local"}, "causes": causes, "traceId": "zz"});
-    let told = json!({"faultline.dev/failure": lie});
-    let (_server, up, billing) = with(ended("TASK_STATE_FAILED", told), |_| {}).await;
+    let metadata = json!({"faultline.dev/failure": lie});
+    let (_server, up, billing) = with(ended("TASK_STATE_FAILED", metadata), |_| {}).await;
     let task = billing.send("hello").await;
     let failure = failure(&task);
     assert_eq!(failure["origin"]["agent"], "billing", "{failure}");
@@ -226,9 +226,9 @@ async fn failed_task_without_a_message_is_a_failure() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rejection_of_a_remote_keeps_its_reason_and_text() {
-    let told = json!({"faultline.dev/failure": {"code": 9, "reason": "POLICY", "domain": "shop",
+    let metadata = json!({"faultline.dev/failure": {"code": 9, "reason": "POLICY", "domain": "shop",
         "publicMessage": "policy says no", "businessCode": "POLICY_7", "severity": "ODD"}});
-    let (_server, up, billing) = with(ended("TASK_STATE_REJECTED", told), |_| {}).await;
+    let (_server, up, billing) = with(ended("TASK_STATE_REJECTED", metadata), |_| {}).await;
     let task = billing.send("hello").await;
     assert_eq!(task::state(&task), REJECTED, "{task}");
     assert_eq!(task::text(&task["status"]["message"]), "policy says no", "{task}");
@@ -263,10 +263,13 @@ async fn older_error_dialect_is_read() {
             "downstreamError": below}}});
     let (_server, _up, billing) = with(Behaviour::Answers(shaped), |_| {}).await;
     let task = billing.send("hello").await;
-    let told = failure(&task);
-    assert_eq!((&told["reason"], &told["retryable"]), (&json!("AGENT_UNAVAILABLE"), &json!(false)));
-    assert_eq!(agents(told), ["billing", "billing:plan", "billing:code"], "{told}");
-    assert_eq!(told["causes"][2]["reason"], "TASK_TIMEOUT", "{told}");
+    let record = failure(&task);
+    assert_eq!(
+        (&record["reason"], &record["retryable"]),
+        (&json!("AGENT_UNAVAILABLE"), &json!(false))
+    );
+    assert_eq!(agents(record), ["billing", "billing:plan", "billing:code"], "{record}");
+    assert_eq!(record["causes"][2]["reason"], "TASK_TIMEOUT", "{record}");
     // A bare number has its older meaning only if the dialect is configured.
     let bare = Behaviour::Answers(json!({"error": {"code": -32008, "message": "no such skill"}}));
     for (dialect, reason) in

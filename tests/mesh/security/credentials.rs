@@ -95,7 +95,7 @@ async fn attach(
     sender
         .send(FromWorker { body: Some(from_worker::Body::Hello(hello)) })
         .await
-        .expect("there is room");
+        .expect("the channel has room");
     let mut client = HubClient::new(channel(hub, credential));
     let attached = client.attach(ReceiverStream::new(outgoing));
     let mut incoming = timeout(SOON, attached).await.expect("in time")?.into_inner();
@@ -204,7 +204,7 @@ async fn code(
         body.trailers().cloned().unwrap_or_default()
     };
     let text = |name| {
-        trailers.get(name).map_or("", |value| value.to_str().expect("it is text")).to_owned()
+        trailers.get(name).map_or("", |value| value.to_str().expect("valid text")).to_owned()
     };
     (Code::from_bytes(text("grpc-status").as_bytes()), text("grpc-message"))
 }
@@ -367,8 +367,8 @@ fn delegation(token: &str) -> Request<SendMessageRequest> {
         configuration: Some(now),
         ..SendMessageRequest::default()
     });
-    request.metadata_mut().insert("faultline-task", token.parse().expect("it is text"));
-    request.metadata_mut().insert("faultline-key", "child".parse().expect("it is text"));
+    request.metadata_mut().insert("faultline-task", token.parse().expect("valid text"));
+    request.metadata_mut().insert("faultline-key", "child".parse().expect("valid text"));
     request
 }
 

@@ -202,7 +202,9 @@ pub(super) fn check_memory(cluster: &Cluster) {
 /// which the test keeps open.
 async fn read_nothing(port: SocketAddr, path: &'static str, window: u32) -> impl Sized {
     let connections = (0..32).map(|_| async move {
-        let connection = Connection::with_window(2, port, Some(window)).await.expect("it connects");
+        let connection = Connection::with_window(2, port, Some(window))
+            .await
+            .expect("the port accepts connections");
         let asked = (0..STREAMS).map(|_| {
             let mut sender = connection.sender.clone();
             let uri = format!("http://{port}{path}");

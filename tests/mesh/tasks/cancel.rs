@@ -92,8 +92,8 @@ async fn agent_that_cannot_be_stopped_is_an_orphan_until_it_ends() {
     let sent = stubborn.send_immediately("go").await;
     let id = task::id(&sent);
     until("the agent has started", SOON, async || {
-        let said = stubborn.task(id).await["status"]["message"].clone();
-        (task::text(&said) == "started").then_some(())
+        let status = stubborn.task(id).await["status"]["message"].clone();
+        (task::text(&status) == "started").then_some(())
     })
     .await;
     let before = Instant::now();

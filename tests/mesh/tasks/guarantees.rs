@@ -22,12 +22,12 @@ impl Agent for Scenario {
         let soon = tokio::time::sleep(Duration::from_millis(50));
         match &*cx.text() {
             "gives up" => tokio::select! {
-                answer = cx.ask("anybody?") => answer.map(drop),
-                () = soon => Err(Error::new(&reason::INPUT_TIMEOUT).because("nobody came")),
+                answer = cx.ask("well?") => answer.map(drop),
+                () = soon => Err(Error::new(&reason::INPUT_TIMEOUT).because("no answer in time")),
             },
             "goes on" => {
                 tokio::select! {
-                    answer = cx.ask("anybody?") => answer.map(drop)?,
+                    answer = cx.ask("well?") => answer.map(drop)?,
                     () = soon => {}
                 }
                 cx.artifact("out", "without you").await
