@@ -157,7 +157,7 @@ mod tests {
             (-32003, &reason::INSUFFICIENT_SCOPE, false),
             (-32004, &reason::RATE_LIMITED, true),
             (-32005, &reason::AGENT_UNAVAILABLE, true),
-            (-32006, &reason::TASK_TIMEOUT, true),
+            (-32006, &reason::TASK_TIMEOUT, false),
             (-32007, &reason::CONTENT_TOO_LARGE, false),
             (-32008, &reason::SKILL_NOT_FOUND, false),
         ];
