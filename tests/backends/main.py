@@ -1,9 +1,9 @@
-"""A tracing backend that others wrote, fed by a mesh: a failed, delegated, retried task is sent to
-Arize Phoenix by OTLP and found again through Phoenix's own API, with its errors and its parents.
+"""Export of a mesh to a tracing backend: a failed, delegated, retried task is sent to Arize Phoenix by
+OTLP and read through the API of Phoenix, with its errors and its parents.
 
     python main.py FAULTLINE INSTALLED PICTURE
 
-FAULTLINE is the binary, INSTALLED where `install` put things, PICTURE the file to write."""
+FAULTLINE is the binary, INSTALLED the directory of `install`, PICTURE the file to write."""
 
 import json
 import os
@@ -20,7 +20,7 @@ FAULTLINE, INSTALLED, PICTURE = map(pathlib.Path, sys.argv[1:4])
 HERE = pathlib.Path(__file__).parent
 SCRIPT = 'delegate script { fail UNAVAILABLE code=LEDGER_7 text="the ledger is away" }'
 SEND = "lf.a2a.v1.A2AService/SendMessage"
-# What must be found: depth in the tree, name, whether it is an error.
+# The expected spans: depth in the tree, name, whether it is an error.
 TREE = [
     (0, "POST /", False),
     (1, SEND, False),
@@ -59,7 +59,7 @@ def until(what, within, look):
         if seen:
             return seen
         if time.monotonic() > end:
-            sys.exit(f"waited {within} s in vain until {what}")
+            sys.exit(f"{what}: not within {within} s")
         time.sleep(0.2)
 
 
@@ -134,7 +134,7 @@ def tree_of(spans):
 def check(spans, task):
     found = tree_of(spans)
     shown = "\n".join("  " * depth + name + (" ✗" if error else "") for depth, name, error in found)
-    assert found == TREE, f"Phoenix has another tree:\n{shown}"
+    assert found == TREE, f"the tree in Phoenix differs:\n{shown}"
     print(shown)
     failure = task["metadata"]["faultline.dev/failure"]
     born = next(s for s in spans if s["context"]["span_id"] == failure["spanId"])
@@ -142,14 +142,14 @@ def check(spans, task):
     events = [event["name"] for event in born["events"]]
     assert "exception" in events and "faultline.failure" in events, born["events"]
     assert born["span_kind"] == "AGENT", born["span_kind"]
-    said = born["attributes"]
+    attributes = born["attributes"]
     for key, value in (
         ("faultline.failure.id", failure["id"]),
         ("faultline.role", "worker"),
         ("error.type", "UNAVAILABLE"),
         ("gen_ai.agent.name", "script"),
     ):
-        assert said.get(key) == value, (key, said)
+        assert attributes.get(key) == value, (key, attributes)
     edge = next(s for s in spans if not s.get("parent_id"))
     assert edge["attributes"]["a2a.task.id"] == task["id"], edge
 
@@ -166,11 +166,11 @@ def main():
             check(spans, task)
             project = next(p for p in get(f"{url}/v1/projects")["data"] if p["name"] == "default")
             page = f"{url}/projects/{project['id']}/traces/{trace}"
-            # The script is copied to where its packages are.
+            # Node resolves packages from the directory of the script.
             script = INSTALLED / "shot.js"
             script.write_text((HERE / "shot.js").read_text())
             subprocess.run(["node", script, page, PICTURE.resolve()], check=True, timeout=180)
-            print(f"a picture of it is in {PICTURE}")
+            print(f"wrote {PICTURE}")
         finally:
             for process in processes:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-// A picture of one trace, as Phoenix shows it, with the span open that failed first:
+// Writes a picture of one trace in Phoenix, with the first failed span open:
 //   node shot.js URL FILE
 import { chromium } from "playwright-core";
 
@@ -14,7 +14,7 @@ try {
   const hops = page.getByText("attempt script");
   await hops.last().waitFor({ state: "attached", timeout: 60_000 });
   await page.waitForTimeout(2000);
-  // The tree is deeper than its column is wide.
+  // The tree needs a wider column.
   const handles = page.locator("[role=separator]");
   const boxes = await Promise.all((await handles.all()).map((handle) => handle.boundingBox()));
   const edge = boxes.filter((box) => box && box.height > 300).sort((a, b) => b.x - a.x)[0];

@@ -1,11 +1,12 @@
-//! A small company of agents: one asks the next, the last of them fails, and one asks people.
+//! Agents for the console: a chain of delegations whose last agent fails, and agents that ask
+//! questions.
 
 use std::time::Duration;
 
 use faultline_worker::{Agent, Context, Error, Offer, Question, reason};
 use serde_json::json;
 
-/// Gives its work to somebody else.
+/// Delegates its whole task to one agent.
 struct Relay(&'static str);
 
 impl Agent for Relay {
@@ -16,7 +17,7 @@ impl Agent for Relay {
     }
 }
 
-/// Has something written, and then asks the next.
+/// Delegates to the writer, then to the next agent of the chain.
 struct Planner;
 
 impl Agent for Planner {
@@ -37,7 +38,7 @@ impl Agent for Writer {
     }
 }
 
-/// The last of the chain, which never gets through.
+/// The last agent of the chain, which always fails.
 struct Ledger;
 
 impl Agent for Ledger {
@@ -50,7 +51,7 @@ impl Agent for Ledger {
     }
 }
 
-/// Asks with a form, and says what it was told.
+/// Asks a question with a form, and returns the answer.
 struct Refunds;
 
 impl Agent for Refunds {

@@ -1,5 +1,5 @@
-//! A hostile web page in a real browser, on the machine of somebody who runs a mesh without tokens:
-//! it tries to start, read, answer and cancel tasks on both ports, and gets nothing.
+//! Attack by a hostile web page (CSRF and DNS rebinding) in a real browser, on the machine of a mesh
+//! without tokens: it fails to start, read, answer or cancel tasks on both ports.
 
 use std::process::Stdio;
 
@@ -17,17 +17,17 @@ use prost::Message;
 use serde_json::{Value, json};
 use tokio::{process::Command, time::timeout};
 
-use crate::{PATIENCE, agents, install};
+use crate::{CHECKS_MAX, agents, install};
 
-/// A mesh with one task, which asks for an approval.
-struct Asking {
+/// A mesh with one task, which waits for an approval.
+struct WaitingTask {
     mesh: LocalMesh,
     rpc: Rpc,
     task: String,
     _dir: tempfile::TempDir,
 }
 
-impl Asking {
+impl WaitingTask {
     async fn start() -> Self {
         let dir = tempfile::tempdir().expect("there is room");
         let mut mesh = LocalMesh::start(in_process(dir.path())).await.expect("a mesh starts");
@@ -44,7 +44,7 @@ impl Asking {
         Self { mesh, rpc, task, _dir: dir }
     }
 
-    /// Lets the page try, and asks the mesh what came of it.
+    /// Runs the attack, then checks that the task is unchanged and no other exists.
     async fn attacked(&self, port: u16, grpc: &Value) {
         let installed = install().await;
         let mut command = Command::new(installed.join("run-node"));
@@ -55,16 +55,17 @@ impl Asking {
             .env("FAULTLINE_GRPC", grpc.to_string())
             .stdin(Stdio::null())
             .kill_on_drop(true);
-        let output =
-            timeout(PATIENCE, command.output()).await.expect("the browser is done in time");
+        let output = timeout(CHECKS_MAX, command.output()).await.expect("the browser ends in time");
         let output = output.expect("node starts");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let lines: Vec<Value> =
-            said.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect();
-        let got: Vec<_> = lines.iter().filter(|line| line["ok"] != true).collect();
-        assert!(got.is_empty(), "the page got something: {got:#?}");
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && lines.len() > 20, "{} {complaints}", lines.len());
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<Value> = printed
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("a line is JSON"))
+            .collect();
+        let succeeded: Vec<_> = lines.iter().filter(|line| line["ok"] != true).collect();
+        assert!(succeeded.is_empty(), "attempts of the page succeeded: {succeeded:#?}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && lines.len() > 20, "{} {errors}", lines.len());
 
         let tasks = self.rpc.mesh("Tasks", json!({})).await;
         let tasks = tasks["tasks"].as_array().expect("tasks");
@@ -75,9 +76,9 @@ impl Asking {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_page_gets_nothing_from_the_port_of_the_gateway() {
-    let asking = Asking::start().await;
-    asking.attacked(asking.mesh.gateway_addr().port(), &json!([])).await;
+async fn hostile_page_has_no_access_to_the_gateway_port() {
+    let waiting = WaitingTask::start().await;
+    waiting.attacked(waiting.mesh.gateway_addr().port(), &json!([])).await;
 }
 
 /// A message as gRPC frames it, in hexadecimal digits.
@@ -89,9 +90,9 @@ fn framed(message: &impl Message) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn hostile_page_gets_nothing_from_the_port_of_the_coordinator() {
-    let asking = Asking::start().await;
-    let task_id = asking.task.clone();
+async fn hostile_page_has_no_access_to_the_coordinator_port() {
+    let waiting = WaitingTask::start().await;
+    let task_id = waiting.task.clone();
     let part = Part { content: Some(Content::Text("pay 5000 EUR".into())), ..Part::default() };
     let message = A2aMessage {
         message_id: "m-evil".into(),
@@ -112,5 +113,5 @@ async fn hostile_page_gets_nothing_from_the_port_of_the_coordinator() {
         ["/faultline.v1.Mesh/Cancel", framed(&stop)],
         ["/faultline.v1.Mesh/Answer", framed(&answer)],
     ]);
-    asking.attacked(asking.mesh.hub_addr().port(), &grpc).await;
+    waiting.attacked(waiting.mesh.hub_addr().port(), &grpc).await;
 }

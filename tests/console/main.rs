@@ -1,10 +1,10 @@
-//! The console as its users have it: in a browser, in front of meshes with a past of ten thousand
-//! tasks, with tokens, and with nothing at all. `browser` drives it and writes a JSON line a check;
-//! `install` puts the driver below the target directory.
+//! Tests of the console in a real browser, against three meshes: one with ten thousand tasks, one with
+//! tokens, and an empty one. `browser` drives it and writes a JSON line for each check; `install` puts
+//! the driver below the target directory.
 
 mod agents;
 mod hostile;
-mod past;
+mod seed;
 
 use std::{
     env,
@@ -25,12 +25,12 @@ use tokio::{
     time::timeout,
 };
 
-/// Set to have the pictures in `docs/` made.
+/// Set to write the pictures in `docs/`.
 const PICTURES: &str = "FAULTLINE_WRITE_PICTURES";
-/// For all checks together.
-const PATIENCE: Duration = Duration::from_secs(200);
+/// Time limit of all checks.
+const CHECKS_MAX: Duration = Duration::from_secs(200);
 
-/// What opens the locked mesh, and what does but for its scope.
+/// Tokens of the locked mesh with their digests and scopes; the second may not operate.
 const TOKENS: [(&str, &str, &[Scope]); 2] = [
     (
         "let-me-in",
@@ -45,14 +45,15 @@ const TOKENS: [(&str, &str, &[Scope]); 2] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operators_see_and_act_in_a_browser() {
-    let (installed, running) = (install().await, Running::start().await);
+async fn console_passes_all_checks_in_a_browser() {
+    let installed = install().await;
+    let meshes = Meshes::start().await;
     let mut command = Command::new(installed.join("run-node"));
     command
         .arg(installed.join("main.js"))
-        .env("FAULTLINE_URL", running.busy.url())
-        .env("FAULTLINE_LOCKED_URL", running.locked.url())
-        .env("FAULTLINE_EMPTY_URL", running.empty.url())
+        .env("FAULTLINE_URL", meshes.busy.url())
+        .env("FAULTLINE_LOCKED_URL", meshes.locked.url())
+        .env("FAULTLINE_EMPTY_URL", meshes.empty.url())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .kill_on_drop(true);
@@ -62,7 +63,8 @@ async fn operators_see_and_act_in_a_browser() {
     let mut child = command.spawn().expect("node starts");
     let mut output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
     let reading = async {
-        let (mut checks, mut failed) = (0, Vec::new());
+        let mut checks = 0;
+        let mut failed = Vec::new();
         while let Ok(Some(line)) = output.next_line().await {
             println!("{line}");
             let line: Value = serde_json::from_str(&line).expect("a line is JSON");
@@ -73,17 +75,20 @@ async fn operators_see_and_act_in_a_browser() {
         }
         (checks, failed, child.wait().await.expect("a child can be awaited"))
     };
-    let done = timeout(PATIENCE, reading).await;
-    let (checks, failed, status) = done.expect("the browser is done in time");
+    let done = timeout(CHECKS_MAX, reading).await;
+    let (checks, failed, status) = done.expect("the browser ends in time");
     assert!(failed.is_empty(), "{} checks failed:\n{}", failed.len(), failed.join("\n"));
-    assert!(status.success() && checks > 0, "{checks} checks went well, then it left: {status}");
+    assert!(
+        status.success() && checks > 0,
+        "{checks} checks passed, then the browser exited: {status}"
+    );
 }
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
 }
 
-/// Installs what is not there yet. `tests/run` has done it before; `cargo test` alone works too.
+/// The directory of the driver, which is installed if `tests/run` has not done so.
 async fn install() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below target/");
     let into = target.join("console");
@@ -93,24 +98,24 @@ async fn install() -> PathBuf {
     into
 }
 
-/// Three meshes.
-struct Running {
-    /// Agents that work, fail and ask, and ten thousand tasks that are over.
+/// The meshes that the browser visits.
+struct Meshes {
+    /// Agents that work, fail and ask, and ten thousand ended tasks.
     busy: LocalMesh,
-    /// One that knows its callers.
+    /// With authentication.
     locked: LocalMesh,
-    /// One that nobody ever came to, where operators only look.
+    /// Without tasks, agents and actions of operators.
     empty: LocalMesh,
     _dirs: [TempDir; 3],
 }
 
-impl Running {
+impl Meshes {
     async fn start() -> Self {
         let dirs = [(); 3].map(|()| tempfile::tempdir().expect("there is room"));
         let mut config = in_process(dirs[0].path());
         config.coordinator.breaker_failures = 0;
         config.gateway.trace_url = Some("https://traces.example/{trace_id}".to_owned());
-        faultline_coordinator::seed(&past::store(dirs[0].path()), past::tasks())
+        faultline_coordinator::seed(&seed::store(dirs[0].path()), seed::tasks())
             .await
             .expect("a store can be filled");
         let mut busy = LocalMesh::start(config).await.expect("a mesh starts");

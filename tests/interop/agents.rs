@@ -1,8 +1,9 @@
-//! Agents that refuse what the built-in ones allow, so that every refusal reaches every client.
+//! Agents without streams or push, and with a required extension, so that every client meets every
+//! refusal.
 
 use faultline_worker::{Agent, Context, Error, Offer};
 
-/// Known to the clients' scripts too.
+/// The scripts of the clients use the same URI.
 const EXTENSION: &str = "https://example.org/ext/strict/v1";
 
 struct Repeat;
@@ -21,7 +22,7 @@ pub(crate) fn offers() -> [Offer; 3] {
         // No streams, no push, no extended card.
         Offer::new("plain", Repeat).streaming(false).push_notifications(false),
         Offer::new("strict", Repeat).extension(EXTENSION, "Must be spoken", true),
-        // Its card promises an extended one, and there is none.
+        // The card announces an extended card that does not exist.
         Offer::new("promises", Repeat).card(promise),
     ]
 }

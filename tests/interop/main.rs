@@ -1,6 +1,6 @@
-//! Clients that others wrote, against a mesh: whatever the official SDKs promise their users must
-//! hold here. Each client is a process of its own that writes a JSON line a check; `install` puts
-//! them at their pinned versions below the target directory.
+//! Interoperability with A2A clients of other projects: the official SDKs work against a mesh as
+//! documented. Each client is a process that writes a JSON line for each check; `install` puts them
+//! at their pinned versions below the target directory.
 
 mod agents;
 mod remotes;
@@ -28,20 +28,20 @@ use tokio::{
 
 /// Set to have the README's table written instead of compared.
 const WRITE: &str = "FAULTLINE_WRITE_TABLE";
-/// For all checks of one client.
-const PATIENCE: Duration = Duration::from_secs(200);
-/// Clients that run at once: more would only measure each other.
-const AT_ONCE: usize = 2;
+/// Time limit of all checks of one client.
+const CHECKS_MAX: Duration = Duration::from_secs(200);
+/// Number of clients that run concurrently.
+const CONCURRENCY: usize = 2;
 
-/// What opens the mesh that asks who calls.
+/// The token of the mesh with authentication.
 const TOKEN: &str = "let-me-in";
 /// `printf let-me-in | sha256sum`
 const TOKEN_SHA256: &str = "a3ee786b5707c27d42570785081ec17f5c7db9262a01366af362a1aa61a420b9";
 
-/// A program that others wrote, with a script of ours in its language.
+/// A client of another project, with a script in its language.
 #[derive(Clone, Copy, Debug)]
 enum Client {
-    /// By the directory of its script and of its environment.
+    /// The directory of its script and of its environment.
     Python(&'static str),
     JavaScript,
     Rust,
@@ -68,7 +68,7 @@ impl Client {
                     .env("PYTHONDONTWRITEBYTECODE", "1");
                 command
             }
-            // Node looks for packages where the script lies, so the script is copied to them.
+            // Node resolves packages from the directory of the script, so the script is copied.
             Self::JavaScript => {
                 let mut command = Command::new(installed.join("js/node"));
                 command.arg(installed.join("js/main.js"));
@@ -80,9 +80,9 @@ impl Client {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_client_does_as_documented() {
+async fn every_client_passes_its_documented_checks() {
     let installed = install().await;
-    let results = stream::iter(CLIENTS).map(|client| run(client, &installed)).buffered(AT_ONCE);
+    let results = stream::iter(CLIENTS).map(|client| run(client, &installed)).buffered(CONCURRENCY);
     let lines: Vec<Line> = results.collect::<Vec<_>>().await.concat();
     let failed = lines.iter().filter(|line| !line.ok);
     let failed: Vec<_> = failed
@@ -93,19 +93,24 @@ async fn every_client_does_as_documented() {
     let document = root().join("docs/interop.md");
     let text = fs::read_to_string(&document).expect("docs/interop.md exists");
     let table = table::table(&lines);
-    let expected = table::replace(&text, &table).expect("docs/interop.md has a place for the table");
+    let expected =
+        table::replace(&text, &table).expect("docs/interop.md has a place for the table");
     if env::var_os(WRITE).is_some() {
         fs::write(&document, expected).expect("docs/interop.md can be written");
     } else {
         let same = text == expected;
-        assert!(same, "the table of docs/interop.md differs (`tests/run clients` writes it):\n{table}");
+        assert!(
+            same,
+            "the table of docs/interop.md differs (`tests/run clients` writes it):\n{table}"
+        );
     }
 }
 
-/// The linter of cards and endpoints that others use before they trust an agent.
+/// a2a-lint checks cards and endpoints of A2A agents.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_linter_finds_nothing() {
-    let (installed, running) = (install().await, Running::start().await);
+async fn a2a_lint_reports_nothing() {
+    let installed = install().await;
+    let running = Running::start().await;
     for agent in ["echo", "script"] {
         let url = format!("{}/agents/{agent}", running.mesh.url());
         let linted = Command::new(installed.join("lint/bin/a2a-lint"))
@@ -113,8 +118,8 @@ async fn a_linter_finds_nothing() {
             .output()
             .await
             .expect("it is installed");
-        let said = String::from_utf8_lossy(&linted.stdout).into_owned();
-        assert!(linted.status.success(), "{said}{}", String::from_utf8_lossy(&linted.stderr));
+        let printed = String::from_utf8_lossy(&linted.stdout).into_owned();
+        assert!(linted.status.success(), "{printed}{}", String::from_utf8_lossy(&linted.stderr));
     }
 }
 
@@ -123,7 +128,7 @@ fn root() -> PathBuf {
     root.to_owned()
 }
 
-/// Installs what is not there yet. `tests/run` has done it before; `cargo test` alone works too.
+/// The directory of the clients, which are installed if `tests/run` has not done so.
 async fn install() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is below target/");
     let into = target.join("interop");
@@ -133,21 +138,21 @@ async fn install() -> PathBuf {
     into
 }
 
-/// A mesh with the built-in agents and the strict ones, its three bindings on signed cards.
+/// A mesh with the built-in agents and the strict ones, and signed cards of all three bindings.
 struct Running {
     mesh: LocalMesh,
-    /// What its cards can be verified with, in PEM.
+    /// The public key of its cards, in PEM.
     public_key: String,
     _dir: TempDir,
 }
 
 impl Running {
-    /// Open to everybody.
+    /// Without authentication.
     async fn start() -> Self {
         Self::start_with(Vec::new()).await
     }
 
-    /// Only for who has [`TOKEN`], and then only for the agent echo.
+    /// With authentication: [`TOKEN`] allows the agent echo only.
     async fn start_locked() -> Self {
         let token = Token {
             sha256: TOKEN_SHA256.to_owned(),
@@ -165,7 +170,7 @@ impl Running {
         fs::write(&file, key.serialize_pem()).expect("a file can be written");
         let mut config = in_process(dir.path());
         config.auth.token = tokens;
-        // Clients are to see failures as they are, and soon.
+        // Clients should see the first failure, without retries.
         config.coordinator.retries = 0;
         config.coordinator.breaker_failures = 0;
         config.gateway.listen = free_address();
@@ -179,9 +184,10 @@ impl Running {
     }
 }
 
-/// All lines of one client on a mesh of its own. What it says on stderr is shown as it comes.
+/// All lines of one client, on a mesh of its own. Its stderr is passed through.
 async fn run(client: Client, installed: &Path) -> Vec<Line> {
-    let (running, locked) = (Running::start().await, Running::start_locked().await);
+    let running = Running::start().await;
+    let locked = Running::start_locked().await;
     let mut child = client
         .command(installed)
         .env("FAULTLINE_URL", running.mesh.url())
@@ -198,15 +204,17 @@ async fn run(client: Client, installed: &Path) -> Vec<Line> {
         let mut lines = Vec::new();
         while let Ok(Some(text)) = output.next_line().await {
             println!("{text}");
-            lines.push(Line::read(&text).unwrap_or_else(|| panic!("no line of a check: {text}")));
+            lines.push(
+                Line::read(&text).unwrap_or_else(|| panic!("not the line of a check: {text}")),
+            );
         }
         (lines, child.wait().await.expect("a child can be awaited"))
     };
-    let (lines, status) = timeout(PATIENCE, reading)
+    let (lines, status) = timeout(CHECKS_MAX, reading)
         .await
-        .unwrap_or_else(|_| panic!("{client:?} is not done within {PATIENCE:?}"));
+        .unwrap_or_else(|_| panic!("{client:?} does not end within {CHECKS_MAX:?}"));
     let all_well = lines.iter().all(|line| line.ok);
     assert!(!lines.is_empty(), "{client:?} checked nothing: {status}");
-    assert_eq!(status.success(), all_well, "{client:?} left with {status}");
+    assert_eq!(status.success(), all_well, "{client:?} exited with {status}");
     lines
 }

@@ -22,13 +22,13 @@ use tokio::{
     time::timeout,
 };
 
-/// For Python to load the SDK, on a machine that does other things too.
+/// Time limit for Python to load the SDK, on a busy machine.
 const START: Duration = Duration::from_secs(60);
 
 /// A server of 0.3, and a mesh that offers its agent as `old`.
 struct Running {
     old: Rpc,
-    /// A line for each task that the server was told to stop.
+    /// One line for each task that the server has to cancel.
     stops: Lines<BufReader<ChildStdout>>,
     _mesh: LocalMesh,
     _dir: TempDir,
@@ -70,9 +70,9 @@ impl Running {
         let task = self.old.task(task::id(&frames[0].body["task"])).await;
         assert_eq!(task::text(&task["status"]["message"]), "done", "{task}");
         assert!(task["artifacts"].to_string().contains(r#""data":{"total":7}"#), "{task}");
-        let said = self.old.send("message").await;
-        assert_eq!(task::state(&said), COMPLETED, "{said}");
-        assert_eq!(task::text(&said["status"]["message"]), "only a message", "{said}");
+        let bare = self.old.send("message").await;
+        assert_eq!(task::state(&bare), COMPLETED, "{bare}");
+        assert_eq!(task::text(&bare["status"]["message"]), "only a message", "{bare}");
     }
 
     async fn asks(&self) {
@@ -98,21 +98,22 @@ impl Running {
 
     async fn stops(&mut self) {
         let task = self.old.send_immediately("wait").await;
-        until("the first piece is here", SOON, async || {
+        until("the first chunk has arrived", SOON, async || {
             let task = self.old.task(task::id(&task)).await;
             task::artifacts(&task).get("output").cloned()
         })
         .await;
         let canceled = self.old.call("CancelTask", json!({"id": task["id"]})).await;
-        let canceled = canceled.expect("it can be stopped");
+        let canceled = canceled.expect("the task is cancelled");
         assert_eq!(task::state(&canceled), CANCELED, "{canceled}");
-        let stopped = timeout(SOON, self.stops.next_line()).await.expect("it is told to stop");
+        let stopped =
+            timeout(SOON, self.stops.next_line()).await.expect("the server gets the cancel");
         assert_eq!(stopped.expect("it is piped").as_deref(), Some("canceled"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agents_of_the_sdk_of_0_3_work_as_remote_agents() {
+async fn agents_of_the_a2a_0_3_sdk_work_as_remote_agents() {
     let installed = crate::install().await;
     for transport in ["JSONRPC", "HTTP+JSON"] {
         for streams in [true, false] {

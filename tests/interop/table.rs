@@ -1,5 +1,5 @@
-//! What each client did, as the table of the README: a row a check, a column a client, and in the
-//! cell the bindings on which it went well.
+//! The table of docs/interop.md: a row for each check, a column for each client, and in each cell the
+//! bindings on which the check passed.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,9 @@ use serde_json::Value;
 const BEGIN: &str = "<!-- clients: written by tests/run clients -->\n";
 const END: &str = "<!-- /clients -->\n";
 
-/// A line that a client wrote.
+/// One line of the output of a client.
+///
+/// Read from its stdout, and kept until the table is written.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) client: String,
@@ -74,9 +76,9 @@ fn short(binding: &str) -> &str {
     }
 }
 
-/// The README with this table in its place; nothing if it has no place for one.
-pub(crate) fn replace(readme: &str, table: &str) -> Option<String> {
-    let (before, rest) = readme.split_once(BEGIN)?;
+/// The document with this table between its markers; none if it has no markers.
+pub(crate) fn replace(document: &str, table: &str) -> Option<String> {
+    let (before, rest) = document.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
     Some(format!("{before}{BEGIN}{table}{END}{after}"))
 }

@@ -1,4 +1,4 @@
-// Acting: answering, cancelling, by mouse and by keyboard alone, and who may not.
+// Checks of actions: answers and cancels, by mouse and by keyboard, and missing permissions.
 
 import { equal, inState, ok, open, send, until } from "./browser.js";
 
@@ -14,7 +14,7 @@ export async function answering(browser, base) {
   await form.getByText("The policy allows 500").waitFor();
   const [amount, due] = [form.getByLabel("Amount in euros"), form.getByLabel("Due")];
 
-  // First the browser says what is wrong, then the mesh, each at its field.
+  // Validation by the browser, then by the mesh, each at its field.
   await amount.fill("501");
   await form.getByRole("button", { name: "Answer" }).click();
   await until(
@@ -41,7 +41,7 @@ export async function answering(browser, base) {
   await form.waitFor({ state: "detached" });
   await inState(base, id, "COMPLETED");
 
-  // No is an answer, and so is yes or no.
+  // A decline, and an approval.
   const declined = await send(base, "refunds", "order 4712");
   await inState(base, declined, "INPUT_REQUIRED");
   await go(`#/task/${declined}`);
@@ -73,7 +73,7 @@ export async function cancelling(browser, base, id) {
   await close();
 }
 
-/** From the list to an answered question without a mouse. */
+/** From the list to an answered question by keyboard only. */
 export async function keyboard(browser, base, id) {
   const { page, go, live, close } = await open(browser, base);
   await go("#/");
@@ -93,7 +93,7 @@ export async function keyboard(browser, base, id) {
     const agents = await page.locator(".grid-row:not([hidden]) .c-agent strong").allTextContents();
     return agents.length > 0 && agents.every((agent) => agent === "script");
   });
-  // Down to it, whatever else is there, and into it.
+  // Move down to the task and open it.
   const active = page.locator(".grid-row.active a");
   await page.keyboard.press("j");
   while ((await active.getAttribute("href")) !== `#/task/${id}`) {
@@ -119,10 +119,10 @@ export async function keyboard(browser, base, id) {
   await close();
 }
 
-/** Where operators only look there is nothing to press. */
+/** Without the permission to act the console has no buttons. */
 export async function lookingOnly(browser, base, busy) {
   const { page, close } = await open(browser, base);
-  // A mesh without workers keeps its tasks, and this one is made to look as if it asked.
+  // This mesh has no workers, so the answers about the task come from the busy mesh.
   const id = await send(busy, "script", 'ask "Well?"');
   const task = await inState(busy, id, "INPUT_REQUIRED");
   await page.route("**/mesh/Inspect", (route) => route.fulfill({ json: task }));
@@ -155,7 +155,7 @@ export async function locked(browser, base) {
   await enter("let-me-in");
   await live();
   await page.getByRole("region", { name: "Agents" }).getByText("echo").first().waitFor();
-  // It is kept for this tab, and nowhere else.
+  // The token is stored for this tab only.
   await page.reload();
   await live();
   equal(await page.evaluate(() => Object.keys(localStorage)), [], "what is kept for good");

@@ -1,5 +1,5 @@
-// What every check needs: a browser with a fresh profile, pages that notice whatever goes wrong in
-// them, and calls to the mesh as a client makes them.
+// Helpers of the checks: a browser with a fresh profile, pages that record their errors, and calls to
+// the mesh as a client.
 
 import { execFileSync } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -10,7 +10,7 @@ import { chromium } from "playwright-core";
 const PATIENCE_MS = 20_000;
 const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"];
 
-/** What the pages that are open have complained about. */
+/** Errors, warnings and foreign calls of the open page. */
 export const wrong = [];
 
 export async function launch(flags = []) {
@@ -28,8 +28,8 @@ export async function launch(flags = []) {
 }
 
 /**
- * A page that keeps what it complains about and whom it calls. `expected` are complaints that a
- * check brings about on purpose.
+ * A page that records its errors and the origins that it calls. `expected` are errors that a check
+ * causes on purpose.
  */
 export async function open(browser, base, options = {}) {
   const { expected = [], ...rest } = options;
@@ -55,7 +55,7 @@ export async function open(browser, base, options = {}) {
     page,
     go: (hash = "#/") => page.goto(`${base}/console/${hash}`),
     live: () => page.locator('#link[data-state="live"]').waitFor(),
-    /** Ends it, and fails if anything went wrong meanwhile. */
+    /** Closes the page, and fails if it has recorded an error. */
     async close() {
       await context.close();
       equal(wrong, [], "what the page complained about");
@@ -72,7 +72,7 @@ export function ok(fine, what) {
   if (!fine) throw new Error(what);
 }
 
-/** Looks again and again until something is so. */
+/** Polls a condition until it is true. */
 export async function until(what, look) {
   const end = Date.now() + PATIENCE_MS;
   for (;;) {
@@ -85,7 +85,7 @@ export async function until(what, look) {
 
 let sent = 0;
 
-/** Starts a task and returns at once, with its id. */
+/** Starts a task and returns its id without waiting for the end. */
 export async function send(base, agent, text, token) {
   sent += 1;
   const message = { messageId: `m-${sent}`, role: "ROLE_USER", parts: [{ text }] };
@@ -99,7 +99,7 @@ export async function send(base, agent, text, token) {
   return answer.result.task.id;
 }
 
-/** A task as the mesh has it. */
+/** A task as operators read it. */
 export async function inspect(base, taskId) {
   const headers = { "Content-Type": "application/json" };
   const body = JSON.stringify({ taskId });

@@ -1,7 +1,7 @@
-// A hostile web page against the ports of a mesh on its user's machine. It is served under names
-// of its own, one of which leads to this machine (DNS rebinding), and sends whatever a browser
-// sends for any page (CSRF). One line for each attempt on stdout: what, and whether it got nothing.
-// The mesh itself says afterwards whether anything was done.
+// A hostile web page against the ports of a mesh on the machine of its user. One of the names of the
+// page resolves to this machine (DNS rebinding), and it sends every request that a browser sends for
+// any page (CSRF). Each attempt is one line on stdout: its name, and whether it failed. Afterwards the
+// test checks the tasks of the mesh.
 
 import { createServer } from "node:http";
 import { launch } from "./browser.js";
@@ -11,7 +11,7 @@ const task = process.env.FAULTLINE_TASK;
 /** Paths of gRPC with a message for each, in hexadecimal digits. Only for the coordinator. */
 const grpc = JSON.parse(process.env.FAULTLINE_GRPC ?? "[]");
 
-// The browser's own protection of local networks is new and not everywhere: ours must do.
+// Without the protection of local networks, which not every browser has.
 const { browser, close } = await launch([
   "--host-resolver-rules=MAP evil.example 127.0.0.1",
   "--disable-features=LocalNetworkAccessChecks,BlockInsecurePrivateNetworkRequests",
@@ -56,7 +56,7 @@ const coordinator = grpc.flatMap(([path, hex]) =>
 );
 const attempts = grpc.length > 0 ? coordinator : gateway;
 
-/** Runs in the page. Gives the answer as far as the page may read it. */
+/** Runs in the page. Returns the part of the answer that the page may read. */
 async function attempt([url, method, body, headers, mode]) {
   let bytes = body;
   if (body?.hex !== undefined) {
@@ -71,14 +71,14 @@ async function attempt([url, method, body, headers, mode]) {
   }
 }
 
-/** From a page under a foreign name or port: nothing of an answer may be read. */
+/** From a page of another origin: it may read no answer. */
 async function forge(from) {
   const page = await browser.newPage();
   await page.goto(from);
   const base = `http://127.0.0.1:${port}`;
   for (const [name, path, method, body, headers] of attempts) {
     for (const mode of ["cors", "no-cors"]) {
-      // Without a preflight a browser sends the simple ones of the headers.
+      // Without a preflight a browser sends simple headers only.
       const sent = mode === "cors" ? headers : headers && plain;
       const seen = await page.evaluate(attempt, [base + path, method, body, sent, mode]);
       const nothing = seen.type === "blocked" || seen.type === "opaque";
@@ -96,17 +96,17 @@ async function forge(from) {
   await page.close();
 }
 
-/** Over HTTP, or by a status of gRPC that is not that all went well. */
+/** A refusal: an HTTP error, or a gRPC status other than OK. */
 function isRefused({ type, status }) {
   const refused = grpc.length > 0 ? Number(status) > 0 && Number(status) !== 200 : status === 403;
   return type === "blocked" || refused;
 }
 
-/** Under a name that leads to this machine the page is of the port's own origin. */
+/** With DNS rebinding the page has the origin of the port. */
 async function rebind() {
   const page = await browser.newPage();
   const base = `http://evil.example:${port}`;
-  // Health is open to every name, so there is a document; a port that has none shows an error page.
+  // The health route accepts every host name; a port without it shows an error page.
   await page.goto(`${base}/healthz`).catch(() => {});
   const own = await page.evaluate(() => location.origin);
   for (const [name, path, method, body, headers] of attempts) {
@@ -117,7 +117,7 @@ async function rebind() {
 }
 
 if (grpc.length === 0) {
-  // That the attempts are what the mesh understands is shown by its own page.
+  // Control: the same requests succeed from a page of the mesh itself.
   const page = await browser.newPage();
   await page.goto(`http://127.0.0.1:${port}/healthz`);
   const url = `http://127.0.0.1:${port}/mesh/Tasks`;

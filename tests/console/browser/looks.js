@@ -1,4 +1,4 @@
-// Looking: the overview, the list and its filters, and a failure that came five hops.
+// Checks of views: the overview, the list and its filters, and a failure over five hops.
 
 import { equal, inState, ok, open, send, until } from "./browser.js";
 
@@ -17,7 +17,7 @@ export async function overview(browser, base) {
   await workers.getByText("worker-eu-1").waitFor();
   await workers.getByText("0 / 16").first().waitFor();
 
-  // What happens is seen without a reload: a task that computes, and one that asks.
+  // Live updates: a running task, and one that asks a question.
   const sleeper = await send(base, "script", "sleep 60s");
   const row = agents.locator("tr", {
     has: page.getByRole("link", { name: "script", exact: true }),
@@ -53,7 +53,7 @@ export async function filters(browser, base) {
     const reasons = await texts("why");
     return reasons.length > 3 && reasons.every((reason) => reason.startsWith("READ_TIMEOUT"));
   });
-  // The address is the filter: it can be sent to somebody, and gone back to.
+  // The URL contains the filter, and works as a link and with the back button.
   await page.reload();
   await rows.first().waitFor();
   equal(await page.getByLabel("Reason").inputValue(), "READ_TIMEOUT", "the filter after a reload");
@@ -66,7 +66,7 @@ export async function filters(browser, base) {
   await page.getByRole("button", { name: "Show all tasks" }).click();
   await rows.first().waitFor();
 
-  // What is new comes to the top by itself, and leaves a list that it no longer fits.
+  // New tasks appear at the top, and leave a list whose filter they no longer match.
   await go("#/tasks?agent=script&state=working");
   const id = await send(base, "script", 'sleep 1s; ask "And now?"');
   const link = page.locator(`.grid-row:not([hidden]) a[href="#/task/${id}"]`);
@@ -76,14 +76,14 @@ export async function filters(browser, base) {
 }
 
 export async function chain(browser, base) {
-  // A browser complains of every 404 that it is answered, and one is asked for below.
+  // The request below causes a 404, which browsers log as an error.
   const { page, go, live, close } = await open(browser, base, { expected: ["404"] });
   const id = await send(base, "planner", "Plan the refund for order 4711 and say what it costs.");
   const task = await inState(base, id, "FAILED");
   equal(task.failure.causes.length, 5, "hops of the failure");
   await go("#/tasks?agent=planner&state=failed");
   await live();
-  // It may have been listed before it failed, or after.
+  // The list may contain the state before the failure or after it.
   await page.locator(`.grid-row a[href="#/task/${id}"]`).click();
 
   const why = page.getByRole("region", { name: "RATE_LIMITED in ledger" });
@@ -97,7 +97,7 @@ export async function chain(browser, base) {
       (await hops.first().textContent()).includes(part),
     );
   }
-  // Each hop's time, and the attempts of the one that was tried twice.
+  // The time of each hop, and the attempts of the hop that was retried.
   await until("every hop has its time", async () => (await why.locator(".span").count()) === 5);
   equal(await hops.first().locator("rect[data-tone]").count(), 2, "attempts at the origin");
   const answer = await hops.last().textContent();
@@ -108,7 +108,7 @@ export async function chain(browser, base) {
   }
   ok(!advice.includes("Wait for the delay"), `the meaning of the reason gives no advice: ${advice}`);
 
-  // The same way down in the tree, each step a link, and a branch that went well.
+  // The same path in the tree, with a link for each step, and a branch that completed.
   const tree = page.getByRole("region", { name: "Delegated" });
   await until("the way down is open", async () => {
     const names = await tree.locator("a strong").allTextContents();
@@ -120,12 +120,12 @@ export async function chain(browser, base) {
   }
   await page.getByRole("region", { name: "Artifacts" }).getByText('"order": 4711').waitFor();
 
-  // Where its trace is, which is somebody else's page.
+  // The link to the trace, on another site.
   const trace = page.locator('a[href^="https://traces.example/"]');
   equal(await trace.getAttribute("href"), `https://traces.example/${task.traceId}`, "the trace");
   ok((await trace.getAttribute("rel")).includes("noopener"), "it learns nothing of this page");
 
-  // One hop down, what is above is one step away.
+  // A task of the chain links to its parent.
   await hops.nth(1).getByRole("link").click();
   await page.getByRole("heading", { level: 1, name: "billing" }).waitFor();
   await page.getByText("Delegated by").waitFor();
@@ -135,7 +135,7 @@ export async function chain(browser, base) {
   return id;
 }
 
-/** What else there is to see of a task than one chain. */
+/** Views of a task other than the failure chain. */
 export async function shapes(browser, base) {
   const { page, go, live, close } = await open(browser, base);
   const fail = 'fail UNAVAILABLE text="away" retryable=false';
@@ -158,7 +158,7 @@ export async function shapes(browser, base) {
   const output = page.getByRole("region", { name: "Artifacts" }).locator("pre");
   equal(await output.allTextContents(), ["one two three"], "what was written bit by bit");
 
-  // A live task grows before one's eyes.
+  // The view of a running task grows.
   const growing = await send(base, "script", 'chunk begun; ask "More?"');
   await inState(base, growing, "INPUT_REQUIRED");
   await go(`#/task/${growing}`);
@@ -185,7 +185,7 @@ export async function failures(browser, base) {
   await page.waitForURL("**state=failed&reason=READ_TIMEOUT&origin=search&from=*");
   await page.locator(".tally").getByText(`${tasks} tasks`, { exact: true }).waitFor();
   await page.goBack();
-  // A bar leads to the tasks that it stands for.
+  // A bar of a chart links to its tasks.
   const bar = page.locator(".chart a").first();
   const told = Number(/(\d+) tasks? failed/.exec(await bar.getAttribute("aria-label"))[1]);
   await bar.click();

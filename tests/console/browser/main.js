@@ -1,4 +1,4 @@
-// Every check of the console, one line each on stdout: what, whether it holds, and why not.
+// All checks of the console. Each is one line on stdout: its name, its result, and the error.
 
 import { launch, wrong } from "./browser.js";
 import * as acts from "./acts.js";
@@ -14,7 +14,7 @@ const docs = process.env.FAULTLINE_DOCS;
 const { browser, close } = await launch();
 let failed = false;
 
-/** What was on the screen when it went wrong, beside this file. */
+/** A screenshot of a failed check, beside this file. */
 async function show(name) {
   for (const context of browser.contexts()) {
     for (const page of context.pages()) {

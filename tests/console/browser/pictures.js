@@ -1,4 +1,4 @@
-// The pictures in docs/, when somebody asks for them.
+// Writes the pictures in docs/, if FAULTLINE_DOCS is set.
 
 import { inState, open, send } from "./browser.js";
 

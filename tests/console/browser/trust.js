@@ -1,5 +1,5 @@
-// What must hold whatever the mesh says: text stays text, a lost connection is told and mended, and
-// ten thousand tasks are as light as ten.
+// Checks of robustness: text is never markup (XSS), a lost connection is shown and restored, and the
+// list stays fast with ten thousand tasks.
 
 import { connect, createServer } from "node:net";
 import { equal, inState, ok, open, send, until } from "./browser.js";
@@ -25,7 +25,7 @@ export async function hostile(browser, base) {
     await live();
     await page.getByRole("region", { name: part }).getByText(EVIL).first().waitFor();
   }
-  // Names that no mesh of ours would let in, in case that one does.
+  // Names that the mesh refuses, in case another version accepts them.
   const evil = async (route) => {
     const answer = await (await route.fetch()).text();
     await route.fulfill({ body: answer.replaceAll("planner", JSON.stringify(EVIL).slice(1, -1)) });
@@ -57,7 +57,7 @@ export async function hostile(browser, base) {
   await close();
 }
 
-/** A wire to the gateway that can be cut. */
+/** A proxy to the gateway whose connections can be cut. */
 async function wire(base) {
   const { hostname, port } = new URL(base);
   const open = new Set();
@@ -105,7 +105,7 @@ export async function reconnecting(browser, base) {
   line.cut();
   const note = page.getByRole("alert").filter({ hasText: "Lost the connection" });
   await note.waitFor();
-  // Down to where more would have to be read, from nobody.
+  // Scroll to where the next page would be loaded while the gateway is unreachable.
   await page.mouse.move(640, 500);
   await page.mouse.wheel(0, 100_000);
   await note.getByText("Trying again in 2 s").waitFor();
@@ -115,7 +115,7 @@ export async function reconnecting(browser, base) {
   await note.getByRole("button", { name: "Try now" }).click();
   await live();
   await note.waitFor({ state: "hidden" });
-  // The list goes on, and what was missed waits above without moving it.
+  // The list continues, and missed tasks are announced above it without moving rows.
   await page.locator(".tally").getByText("400 tasks so far").waitFor();
   await page.getByRole("button", { name: /↑ \d+ tasks? changed/ }).click();
   await page.locator(`.grid-row:not([hidden]) a[href="#/task/${missed}"]`).waitFor();
@@ -152,7 +152,7 @@ export async function tenThousand(browser, base) {
   const { longest, count, rows } = await page.evaluate(() => window.frames_);
   ok(rows < 80, `${rows} rows exist at most`);
   ok(count > 50 && longest < 700, `${count} frames, the longest ${Math.round(longest)} ms`);
-  // And back from a task to where one was.
+  // Going back from a task restores the scroll position.
   await page.locator(".grid-row:not([hidden]) .c-id a").nth(12).click();
   await page.waitForURL("**/#/task/*");
   await page.goBack();
@@ -183,7 +183,7 @@ export async function themes(browser, base) {
   await close();
 }
 
-/** Nothing is wider than the smallest telephone. */
+/** No page is wider than a small telephone. */
 export async function narrow(browser, base, failed) {
   const viewport = { width: 380, height: 700 };
   const { page, go, live, close } = await open(browser, base, { viewport });

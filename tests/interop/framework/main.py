@@ -1,5 +1,5 @@
-"""AG2, a framework of agents, with agents of the mesh as its remote agents. No model is needed:
-to AG2 the remote agent is the model."""
+"""The agent framework AG2 with agents of the mesh as remote agents. No model is needed: AG2 uses the
+remote agent instead."""
 
 import asyncio
 import sys
@@ -20,7 +20,7 @@ from a2a.utils.errors import TaskNotCancelableError, TaskNotFoundError
 from report import Report, agent_url, leave, raises
 
 AG2 = f'ag2 {version("ag2")}'
-# AG2's names of the bindings, and A2A's.
+# Names of the bindings in AG2 and in A2A.
 BINDINGS = {'jsonrpc': 'JSONRPC', 'rest': 'HTTP+JSON', 'grpc': 'GRPC'}
 NOBODY = '01a1e2ea-0000-7000-8000-000000000000'
 
@@ -68,7 +68,7 @@ async def failed_task(binding):
 
 
 async def latest(binding, script):
-    """AG2 keeps the ids of tasks to itself: the newest one is the one it just had."""
+    """AG2 does not expose the ids of tasks: the newest task is that of the last call."""
     agent, config = remote(binding, 'script')
     await agent.ask(script)
     return config, await list_tasks(config, page_size=1)
@@ -97,7 +97,7 @@ async def task_not_cancelable(binding):
 
 
 async def required_extension(binding):
-    """AG2 reads the card and refuses by itself, or names the extension and is served."""
+    """AG2 reads the card: it refuses a required extension, or sends it and is served."""
     agent, _ = remote(binding, 'strict')
     await raises(A2AExtensionNotSupportedError, agent.ask('hello'))
     agent, _ = remote(binding, 'strict', extensions=['https://example.org/ext/strict/v1'])

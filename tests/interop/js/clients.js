@@ -1,4 +1,4 @@
-// How the official JavaScript SDK's clients are made here, and the messages that checks send.
+// Clients of the official JavaScript SDK, and the messages of the checks.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -20,7 +20,7 @@ const { name, version } = JSON.parse(readFileSync(installed, 'utf8'));
 export const SDK = `${name} ${version}`;
 export const BINDINGS = ['JSONRPC', 'HTTP+JSON', 'GRPC'];
 
-/** The calls of a client announce another version of A2A. */
+/** Sets another version of A2A in the calls of a client. */
 const announcing = (version) => (options, next) => new InterceptingCall(next(options), {
   start(metadata, listener, start) {
     metadata.set('a2a-version', version);
@@ -28,7 +28,7 @@ const announcing = (version) => (options, next) => new InterceptingCall(next(opt
   },
 });
 
-/** A wire that puts another body or header into whatever the SDK sends. */
+/** A fetch function that replaces the body or a header of a request. */
 export const damaged = ({ body, headers }) => (url, init) =>
   fetch(url, { ...init, body: body ?? init.body, headers: { ...init.headers, ...headers } });
 
@@ -48,7 +48,7 @@ const FINAL = [
 export const isFinal = (task) => FINAL.includes(task.status.state);
 export const state = (holder) => taskStateToJSON(holder.status.state);
 
-/** The resolver takes the URL for a directory only if it ends like one. */
+/** The resolver treats the URL as a directory only if it ends with a slash. */
 export const cardOf = (agent, mesh) =>
   new DefaultAgentCardResolver().resolve(`${agentUrl(agent, mesh)}/`);
 
@@ -58,8 +58,8 @@ export class Clients {
     this.binding = binding;
   }
 
-  /** A client of an agent. `claim` changes the card first, so that the SDK does not refuse by
-   * itself what the server must refuse; `fetchImpl` is the wire, `announce` another version. */
+  /** A client of an agent. `claim` changes the card, so that the server and not the SDK refuses a call;
+   * `fetchImpl` replaces fetch, `announce` is another version. */
   async of(agent, { mesh, claim, announce, fetchImpl, ...clientConfig } = {}) {
     const card = await cardOf(agent, mesh);
     claim?.(card.capabilities);
@@ -68,7 +68,7 @@ export class Clients {
     return new ClientFactory({ transports, clientConfig }).createFromAgentCard(card);
   }
 
-  /** The call must fail with this class of the SDK, in the flavour of the binding. */
+  /** Fails unless the call throws this class of the SDK for the binding. */
   async throws(kind, call) {
     let answer;
     try {
@@ -83,7 +83,7 @@ export class Clients {
   }
 }
 
-/** A request to send one message of one text; the rest in ProtoJSON. */
+/** A request with one text message; other fields are ProtoJSON. */
 export function message(text, { task, context, parts, ...configuration } = {}) {
   return SendMessageRequest.fromJSON({
     message: {
@@ -106,7 +106,7 @@ export async function collect(stream) {
 export const text = (holder) =>
   holder.parts.map(({ content }) => (content.$case === 'text' ? content.value : '')).join('');
 
-/** Waits in small steps until it is so. */
+/** Polls a condition until it is true. */
 export async function until(look) {
   for (;;) {
     const seen = await look();

@@ -1,4 +1,4 @@
-// Every error class of the official JavaScript SDK that a server can cause, and how it is caused.
+// Every error class of the official JavaScript SDK that a server can cause.
 
 import assert from 'node:assert/strict';
 import { randomUUID } from 'node:crypto';
@@ -33,7 +33,7 @@ async function unsupportedOperation(clients) {
   await clients.throws(kind, () => client.sendMessage(message('x', { task: id })));
 }
 
-/** What the card does not offer, asked for all the same. */
+/** Calls that the card does not offer. */
 async function unsupportedCapability(clients) {
   const kind = sdk.UnsupportedOperationError;
   const claim = (can) => Object.assign(can, { streaming: true, extendedAgentCard: true });
@@ -100,7 +100,7 @@ const envelope = (body, code) => async (clients) => {
 async function timeout(clients) {
   const client = await clients.of('script');
   const send = client.sendMessage(message('sleep 5s'), { signal: AbortSignal.timeout(500) });
-  // The abort's own error over HTTP; gRPC says that the client cancelled.
+  // HTTP throws the error of the abort; gRPC throws CANCELLED.
   const name = clients.binding === 'GRPC' ? 'A2AError' : 'TimeoutError';
   await assert.rejects(send, { name });
 }
@@ -119,7 +119,7 @@ export const ERRORS = {
   timeout,
 };
 
-// What only JSON-RPC can say: it has an envelope.
+// Errors of the JSON-RPC envelope.
 export const OF_JSONRPC = {
   InvalidRequest: envelope('{"jsonrpc":"2.0","id":1,"params":{}}', -32600),
   MethodNotFound: envelope('{"jsonrpc":"2.0","id":1,"method":"NoSuch","params":{}}', -32601),

@@ -1,4 +1,4 @@
-// What the official JavaScript SDK does when all goes well, the same on every binding.
+// The operations of the official JavaScript SDK, on every binding.
 
 import assert from 'node:assert/strict';
 import { createServer } from 'node:http';
@@ -136,7 +136,7 @@ async function inputRequired(clients) {
   assert.deepEqual(done.artifacts.map(text), ['got green']);
 }
 
-/** A real receiver of push notifications, on a free port. */
+/** A receiver of push notifications on a free port. */
 async function webhook() {
   const received = [];
   const server = createServer(async (request, response) => {

@@ -1,15 +1,15 @@
-// One JSON line a check on stdout, so that a run shows what each client really did.
+// Reports each check as one JSON line on stdout.
 
 import { Console } from 'node:console';
 
-// The second mesh asks who calls.
+// The second mesh requires a token.
 export const { FAULTLINE_URL: OPEN, FAULTLINE_LOCKED_URL: LOCKED } = process.env;
 export const agentUrl = (agent, mesh = OPEN) => `${mesh}/agents/${agent}`;
 
-// Stdout is for the checks alone; the SDK logs there too.
+// Stdout is for the checks; logs of the SDK go to stderr.
 globalThis.console = new Console(process.stderr);
 
-// Longer than any check waits on purpose; one that hangs has failed.
+// Time limit of one check, longer than any intended wait.
 const PATIENCE_MS = 30_000;
 let failed = 0;
 
@@ -21,7 +21,7 @@ const soon = (run) => {
   return Promise.race([run, late]).finally(() => clearTimeout(timer));
 };
 
-/** Runs one check. What goes wrong is told with the check and does not stop the others. */
+/** Runs one check. A failure is reported with the check and does not stop the others. */
 export async function check(client, binding, name, run) {
   const line = { client, binding, check: name, ok: true };
   try {
@@ -35,5 +35,5 @@ export async function check(client, binding, name, run) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
 }
 
-/** Ends the process as the checks went, whatever connections are still open. */
+/** Exits with the result of the checks, even with open connections. */
 export const leave = () => process.exit(failed === 0 ? 0 : 1);

@@ -1,4 +1,4 @@
-// Who is who: signed cards, bearer tokens, and what a caller without the right one is told.
+// Authentication: signed cards, bearer tokens, and the errors for a missing or wrong token.
 
 import assert from 'node:assert/strict';
 import { createPublicKey } from 'node:crypto';
@@ -26,7 +26,7 @@ async function bearerToken(clients) {
   assert.equal(state(task), 'TASK_STATE_COMPLETED');
 }
 
-/** A2A has no class for these: the SDK's general one keeps what the binding said. */
+/** A2A has no class for these errors: the general class of the SDK contains the error of the binding. */
 async function refused(clients, agent, token, { envelopeCode, statusCode, status }) {
   const client = await clients.of(agent, { mesh: LOCKED });
   const send = () => client.sendMessage(message('hello'), bearing(token));

@@ -1,4 +1,4 @@
-"""How the official Python SDK's clients are made here, and the messages that checks send."""
+"""Clients of the official Python SDK, and the messages of the checks."""
 
 import uuid
 
@@ -30,7 +30,7 @@ FINAL = {
 
 
 class Damage(httpx.AsyncHTTPTransport):
-    """A wire that puts another path, body or header into whatever the SDK sends."""
+    """A transport that replaces the path, the body or a header of a request."""
 
     def __init__(self, path=None, body=None, headers=None):
         super().__init__()
@@ -48,7 +48,7 @@ class Damage(httpx.AsyncHTTPTransport):
 
 
 class OtherVersion(grpc.aio.UnaryUnaryClientInterceptor):
-    """The same for gRPC: calls announce another version of A2A."""
+    """The same for gRPC: sets another version of A2A in the calls."""
 
     def __init__(self, announced):
         self._announced = announced
@@ -60,7 +60,7 @@ class OtherVersion(grpc.aio.UnaryUnaryClientInterceptor):
 
 
 class Clients:
-    """Clients of one binding, chosen from the agent's card as an application would."""
+    """Clients of one binding, made from the agent card as in an application."""
 
     def __init__(self, binding):
         self.binding = binding
@@ -69,9 +69,9 @@ class Clients:
         self, agent, *, streaming=True, polling=False, claim=None, damage=None, announce=None,
         verify=None, push=None, mesh=URL, auth=None, patience=20,
     ) -> Client:
-        """A client of an agent. `claim` changes the card first, so that the SDK does not refuse
-        by itself what the server must refuse; `announce` is another version of A2A; `patience` is
-        how long nothing may come, in seconds."""
+        """A client of an agent. `claim` changes the card, so that the server and not the SDK
+        refuses a call; `announce` is another version of A2A; `patience` is the read timeout in
+        seconds."""
         interceptors = [OtherVersion(announce)] if announce else []
         if announce:
             damage = Damage(headers={'a2a-version': announce})
@@ -103,7 +103,7 @@ async def card_of(agent, verify=None):
 
 
 def message(text='', *, task='', context='', parts=None, **configuration):
-    """A request to send one message of one text, or of the given parts."""
+    """A request with one text message, or with the given parts."""
     parts = [a2a.Part(text=text)] if parts is None else parts
     return a2a.SendMessageRequest(
         message=a2a.Message(
@@ -122,14 +122,14 @@ async def events(client, request, context=None):
 
 
 async def send(client, request, context=None) -> a2a.Task:
-    """What a client that does not stream gets: one event with a task in it."""
+    """The task in the single event of a client without streaming."""
     (event,) = await events(client, request, context)
     assert event.HasField('task'), event
     return event.task
 
 
 def within(seconds=None, state=None, **parameters):
-    """What a caller may say of one call: its patience and its service parameters."""
+    """The options of one call: its timeout and its service parameters."""
     return ClientCallContext(
         timeout=seconds, state=state or {}, service_parameters=parameters or None
     )

@@ -1,4 +1,4 @@
-"""Every error class of the official Python SDK that a server can cause, and how it is caused."""
+"""Every error class of the official Python SDK that a server can cause."""
 
 import uuid
 
@@ -50,7 +50,7 @@ async def unsupported_operation(clients):
 
 
 async def unsupported_capability(clients):
-    """What the card does not offer, asked for all the same."""
+    """Calls that the card does not offer."""
 
     def claim(capabilities):
         capabilities.streaming = True
@@ -118,7 +118,7 @@ async def invalid_params(clients):
 
 
 async def invalid_request(clients):
-    """The SDK never sends these: its wire is damaged on purpose."""
+    """Requests that the SDK never sends: its transport is modified."""
     damage = Damage(body=b'{"jsonrpc":"2.0","id":1,"params":{}}')
     async with await clients.of('echo', streaming=False, damage=damage) as client:
         await raises(sdk.InvalidRequestError, send(client, message('hello')))
@@ -137,14 +137,14 @@ async def json_parse(clients):
 
 
 async def no_such_route(clients):
-    """REST has no envelope: a path that does not exist is its unknown method."""
+    """An unknown method of REST is a path that does not exist."""
     damage = Damage(path='/agents/echo/message:explode')
     async with await clients.of('echo', streaming=False, damage=damage) as client:
         await raises(sdk.MethodNotFoundError, send(client, message('hello')))
 
 
 async def timeout(clients):
-    """A stream's: a gRPC send that waits gives its task the same time, and sees it fail first."""
+    """With a stream, because the deadline of a blocking gRPC send also ends its task, which fails first."""
     async with await clients.of('script') as client:
         call = events(client, message('say working; sleep 5s'), within(0.5))
         await raises(A2AClientTimeoutError, call)
@@ -170,7 +170,7 @@ CHECKS = {
     'timeout': timeout,
 }
 
-# What only one binding can say.
+# Errors of a single binding.
 OF_BINDING = {
     JSONRPC: {
         'InvalidRequest': invalid_request,

@@ -1,4 +1,4 @@
-"""What the official Python SDK does when all goes well, the same on every binding."""
+"""The operations of the official Python SDK, on every binding."""
 
 import asyncio
 import uuid
@@ -81,8 +81,7 @@ async def stream(clients):
 
 
 async def quiet_stream(clients):
-    """A stream that has nothing to say for longer than the SDK's HTTP client has patience, as
-    that comes: 5 s."""
+    """A stream that is silent for longer than the default read timeout of the HTTP client, 5 s."""
     async with await clients.of('script', patience=5) as client:
         seen = await events(client, message('chunk one; sleep 6s; chunk two'))
     assert state(seen[-1].status_update) == 'TASK_STATE_COMPLETED', seen
@@ -193,7 +192,7 @@ def is_completed(body):
 
 
 async def push(clients):
-    """A webhook given with the message, and another by call: both are told, in order."""
+    """A webhook from the message and another from a call: both get all events in order."""
     with Webhook() as inline, Webhook() as added:
         config = a2a.TaskPushNotificationConfig(
             url=inline.url,

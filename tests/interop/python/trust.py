@@ -1,4 +1,4 @@
-"""Who is who: signed cards, bearer tokens, and what a caller without the right one is told."""
+"""Authentication: signed cards, bearer tokens, and the errors for a missing or wrong token."""
 
 from a2a.client import A2AClientError, AuthInterceptor, InMemoryContextCredentialStore
 from a2a.utils.signing import InvalidSignaturesError, create_signature_verifier
@@ -20,7 +20,7 @@ async def signed_card(clients):
 
 
 async def holder(token):
-    """The SDK's own way to credentials: it reads on the card what is asked for."""
+    """The credential service of the SDK, which reads the security schemes of the card."""
     store = InMemoryContextCredentialStore()
     await store.set_credentials('me', 'bearer', token)
     return [AuthInterceptor(store)]
@@ -38,7 +38,7 @@ async def bearer_token(clients):
 
 
 async def refused(clients, agent, auth, said):
-    """A2A has no class for these; the SDK's general one says what the binding said."""
+    """A2A has no class for these errors: the general class of the SDK contains the error of the binding."""
     async with await clients.of(agent, mesh=LOCKED_URL, auth=auth, streaming=False) as client:
         error = await raises(A2AClientError, send(client, message('hello'), within(state=ME)))
         assert said[clients.binding] in str(error), error

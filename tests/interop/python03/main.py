@@ -1,4 +1,4 @@
-"""The official Python SDK of A2A 0.3, as old programs still use it, on JSON-RPC and REST."""
+"""The official Python SDK of A2A 0.3 against a mesh, on JSON-RPC and REST."""
 
 import asyncio
 import sys
@@ -43,7 +43,7 @@ async def card_of(agent):
 
 
 class Clients:
-    """Clients of one binding, chosen from the agent's card as an application would."""
+    """Clients of one binding, made from the agent card as in an application."""
 
     def __init__(self, binding):
         self.binding = binding
@@ -57,7 +57,7 @@ class Clients:
         return await ClientFactory.connect(agent_url(agent, mesh), config)
 
     async def refused(self, number, status, call):
-        """The SDK's one exception for the binding, with our error in it."""
+        """The exception of the SDK for the binding, which contains the error of the mesh."""
         if self.binding == JSONRPC:
             error = await raises(A2AClientJSONRPCError, call)
             assert error.error.code == number, error
@@ -81,7 +81,7 @@ async def events(client, request):
 
 
 async def send(client, request):
-    """The task that the last event left."""
+    """The task after the last event."""
     return (await events(client, request))[-1][0]
 
 
@@ -197,7 +197,7 @@ async def input_required(clients):
 
 
 def is_completed(body):
-    """Webhooks are told in the current version, whatever the client speaks."""
+    """Webhooks use the current version, also for clients of 0.3."""
     status = body.get('statusUpdate', {}).get('status', {})
     return status.get('state') == 'TASK_STATE_COMPLETED'
 

@@ -2,7 +2,7 @@
 
     server.py PORT TRANSPORT [--no-streams]
 
-A message is the name of a behaviour below. It prints a line when it is told to stop a task.
+A message is the name of a behaviour below. Each cancel of a task prints a line.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One JSON line a check on stdout, so that a run shows what each client really did."""
+"""Reports each check as one JSON line on stdout."""
 
 import asyncio
 import json
@@ -7,12 +7,12 @@ import sys
 import traceback
 
 URL = os.environ['FAULTLINE_URL']
-# A second mesh, which asks who calls.
+# A second mesh, which requires a token.
 LOCKED_URL = os.environ['FAULTLINE_LOCKED_URL']
 TOKEN = os.environ['FAULTLINE_TOKEN']
-# What cards are signed with, the public half in PEM.
+# The public key of the card signatures, in PEM.
 CARD_KEY = os.environ['FAULTLINE_CARD_KEY']
-# Longer than any check waits on purpose; one that hangs has failed.
+# Time limit of one check, longer than any intended wait.
 PATIENCE = 30
 
 
@@ -30,7 +30,7 @@ class Report:
         self.binding = binding
 
     async def run(self, check, run):
-        """Runs one check. What goes wrong is told with the check and does not stop the others."""
+        """Runs one check. A failure is reported with the check and does not stop the others."""
         line = {'client': self.client, 'binding': self.binding, 'check': check, 'ok': True}
         try:
             await asyncio.wait_for(run, PATIENCE)
@@ -43,7 +43,7 @@ class Report:
 
 
 async def raises(kind, call):
-    """The call must fail with exactly this type of the client's own; gives the exception."""
+    """Fails unless the call raises exactly this type of the client; returns the exception."""
     try:
         answer = await call
     except Exception as error:
@@ -55,5 +55,5 @@ async def raises(kind, call):
 
 
 def leave():
-    """Ends the process as the checks went."""
+    """Exits with the result of the checks."""
     sys.exit(1 if Report.failed else 0)

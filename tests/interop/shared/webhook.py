@@ -1,4 +1,4 @@
-"""A real receiver of push notifications: an HTTP server on a free port that keeps what comes."""
+"""A receiver of push notifications: an HTTP server on a free port that records requests."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Webhook:
-    """Listens while it is entered. `received` is a list of (headers, body) in order of arrival."""
+    """Listens inside a `with` block. `received` is a list of (headers, body) in order of arrival."""
 
     def __enter__(self):
         received = self.received = []
@@ -34,7 +34,7 @@ class Webhook:
         self._server.server_close()
 
     async def until(self, is_last):
-        """Everything received up to the first notification of which `is_last` holds."""
+        """All requests up to the first one for which `is_last` is true."""
         while True:
             if any(is_last(body) for _, body in list(self.received)):
                 return list(self.received)

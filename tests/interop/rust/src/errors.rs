@@ -1,4 +1,4 @@
-//! The errors that the official Rust client can be told, each by its code.
+//! The errors of the official Rust client, each by its code.
 
 use a2a::*;
 
@@ -21,7 +21,7 @@ pub const CHECKS: &[(&str, Check)] = checks! {
 
 const NOBODY: &str = "01a1e2ea-0000-7000-8000-000000000000";
 
-/// The call must fail with this code.
+/// Fails unless the call returns this code.
 fn fails<T: std::fmt::Debug>(code: i32, answer: Result<T, A2AError>) -> Checked {
     match answer {
         Err(error) if error.code == code => Ok(()),
@@ -57,7 +57,7 @@ async fn unsupported_operation(clients: Clients) -> Checked {
     fails(error_code::UNSUPPORTED_OPERATION, more)
 }
 
-/// What the card does not offer, asked for all the same.
+/// Calls that the card does not offer.
 async fn unsupported_capability(clients: Clients) -> Checked {
     let plain = clients.of("plain").await?;
     let streamed = collect(plain.send_streaming_message(&message("hello")).await).await;
@@ -113,7 +113,8 @@ async fn invalid_params(clients: Clients) -> Checked {
     fails(error_code::INVALID_PARAMS, sent)
 }
 
-/// A2A has no code for these: ours where the binding has numbers, else the client's general one.
+/// A2A has no code for these errors: the code of the mesh where the binding has numbers, else the
+/// general code of the client.
 fn refused<T: std::fmt::Debug>(
     clients: Clients,
     code: i32,

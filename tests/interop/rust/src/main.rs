@@ -1,4 +1,4 @@
-//! The official Rust client against a mesh, on JSON-RPC and REST: one JSON line a check on stdout.
+//! The official Rust client against a mesh, on JSON-RPC and REST: one JSON line per check on stdout.
 
 mod errors;
 mod operations;
@@ -15,15 +15,15 @@ use async_trait::async_trait;
 use futures::StreamExt;
 
 const SDK: &str = "a2a-client-lf";
-/// Longer than any check waits on purpose; one that hangs has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of one check, longer than any intended wait.
+const CHECK_MAX: Duration = Duration::from_secs(30);
 
 pub type Client = A2AClient<Box<dyn Transport>>;
-/// What is wrong, in words.
+/// The error of a failed check.
 pub type Checked = Result<(), String>;
 pub type Check = fn(Clients) -> Pin<Box<dyn Future<Output = Checked>>>;
 
-/// A check by its name, as the tables list them.
+/// A check with its name in the table of docs/interop.md.
 #[macro_export]
 macro_rules! checks {
     ($($name:literal => $check:path),+ $(,)?) => {
@@ -31,7 +31,7 @@ macro_rules! checks {
     };
 }
 
-/// Fails the check unless it holds.
+/// Fails the check unless the condition is true.
 #[macro_export]
 macro_rules! ensure {
     ($holds:expr, $($seen:tt)+) => {
@@ -41,7 +41,7 @@ macro_rules! ensure {
     };
 }
 
-/// Clients of one binding, chosen from the agent's card as an application would.
+/// Clients of one binding, made from the agent card as in an application.
 #[derive(Clone, Copy)]
 pub struct Clients(&'static str);
 
@@ -90,7 +90,7 @@ impl Clients {
         self.build(card_of(agent).await?, builder).await
     }
 
-    /// One of the mesh that asks who calls.
+    /// A client of the mesh that requires a token.
     pub async fn of_locked(self, agent: &str, token: &str) -> Result<Client, String> {
         let card = resolve(&env("FAULTLINE_LOCKED_URL")?, agent).await?;
         let bearer = Arc::new(AuthInterceptor::bearer(token));
@@ -112,7 +112,7 @@ pub fn message(text: &str) -> SendMessageRequest {
     SendMessageRequest { message, configuration: None, metadata: None, tenant: None }
 }
 
-/// One that does not wait for the task.
+/// The same, without waiting for the end of the task.
 pub fn at_once(text: &str) -> SendMessageRequest {
     let configuration = SendMessageConfiguration {
         accepted_output_modes: None,
@@ -142,7 +142,7 @@ pub async fn get(client: &Client, id: &str) -> Result<Task, String> {
     client.get_task(&request).await.map_err(|e| e.to_string())
 }
 
-/// Looks at the task until it is in this state.
+/// Polls the task until it is in this state.
 pub async fn until(client: &Client, id: &str, state: TaskState) -> Result<Task, String> {
     loop {
         let task = get(client, id).await?;
@@ -182,7 +182,7 @@ async fn main() -> ExitCode {
     let mut all_well = true;
     for binding in [TRANSPORT_PROTOCOL_JSONRPC, TRANSPORT_PROTOCOL_HTTP_JSON] {
         for (name, check) in operations::CHECKS.iter().chain(errors::CHECKS) {
-            let ended = tokio::time::timeout(PATIENCE, check(Clients(binding))).await;
+            let ended = tokio::time::timeout(CHECK_MAX, check(Clients(binding))).await;
             let why = ended.unwrap_or_else(|_| Err("it hangs".to_owned())).err();
             let ok = why.is_none();
             all_well &= ok;

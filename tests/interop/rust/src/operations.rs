@@ -1,4 +1,4 @@
-//! What the official Rust client does when all goes well.
+//! The operations of the official Rust client, on every binding.
 
 use std::time::Duration;
 
@@ -54,11 +54,11 @@ async fn send_and_wait(clients: Clients) -> Checked {
 
 async fn bare_message(clients: Clients) -> Checked {
     let sent = clients.of("script").await?.send_message(&message("message hi")).await;
-    let said = match &sent {
+    let text = match &sent {
         Ok(SendMessageResponse::Message(message)) => text(&message.parts),
         _ => String::new(),
     };
-    ensure!(said == "hi", "{sent:?}");
+    ensure!(text == "hi", "{sent:?}");
     Ok(())
 }
 
@@ -222,7 +222,7 @@ async fn push(clients: Clients) -> Checked {
     send(&client, &answer(&task, "go")).await?;
     loop {
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let received = received.lock().expect("nobody panics with it");
+        let received = received.lock().expect("no thread panics while it holds the lock");
         let Some((_, last)) = received.last() else { continue };
         if last["statusUpdate"]["status"]["state"] != "TASK_STATE_COMPLETED" {
             continue;

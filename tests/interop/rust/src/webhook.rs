@@ -1,4 +1,4 @@
-//! A receiver of push notifications, as small as one can be: it keeps what comes and says 200.
+//! A minimal receiver of push notifications: it records each request and answers 200.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +39,7 @@ async fn serve(stream: TcpStream, received: Received) -> std::io::Result<()> {
         let mut body = vec![0; length];
         stream.read_exact(&mut body).await?;
         let body = serde_json::from_slice(&body).unwrap_or_default();
-        received.lock().expect("nobody panics with it").push((head, body));
+        received.lock().expect("no thread panics while it holds the lock").push((head, body));
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await?;
     }
 }

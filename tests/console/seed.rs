@@ -1,18 +1,17 @@
-//! What happened before anybody looked: ten thousand tasks over a day, some of which failed. The
-//! same every time.
+//! Seed data of the console: ten thousand tasks of one day, some of them failed. Deterministic.
 
 use std::{path::Path, time::Duration};
 
 use faultline_coordinator::SeedTask;
 use faultline_proto::{Failure, reason, v1::Origin};
 
-/// Known to the browser's checks too.
+/// The checks in the browser expect this number, too.
 const TASKS: u32 = 10_000;
 const DAY_S: u32 = 24 * 60 * 60;
 const AGENTS: [&str; 6] = ["planner", "research", "search", "billing", "writer", "refunds"];
 const PRINCIPALS: [&str; 3] = ["acme", "globex", "local"];
 
-/// Where a mesh with its data in `dir` has its store.
+/// The store URL of a mesh with its data in `dir`.
 pub(crate) fn store(dir: &Path) -> String {
     format!("sqlite:{}", dir.join("faultline.db").display())
 }
@@ -21,7 +20,7 @@ pub(crate) fn tasks() -> impl Iterator<Item = SeedTask> {
     let mut dice = Dice(1);
     (0..TASKS).map(move |number| {
         let of = |names: &[&str], roll: u32| names[roll as usize % names.len()].to_owned();
-        // More of late than long ago, in waves, and none in the minute that the checks happen in.
+        // More recent than old tasks, in waves, and none in the last minute.
         let even = (f64::from(number) / f64::from(TASKS)).powf(1.6) * f64::from(DAY_S);
         let ago = 90 + (even + 400.0 * (even / 600.0).sin()) as u32 + dice.roll(30);
         let magnitude = dice.roll(13);
@@ -40,7 +39,7 @@ pub(crate) fn tasks() -> impl Iterator<Item = SeedTask> {
 fn failure(roll: u32) -> Failure {
     let (row, text, agent) = match roll {
         0..7 => (&reason::RATE_LIMITED, "The card processor takes 20 calls a minute", "ledger"),
-        7..11 => (&reason::READ_TIMEOUT, "The index said nothing for 30 s", "search"),
+        7..11 => (&reason::READ_TIMEOUT, "The index did not answer for 30 s", "search"),
         11..13 => (&reason::RATE_LIMITED, "Too many queries", "search"),
         13 => (&reason::AGENT_PANICKED, "The agent panicked", "writer"),
         14 => (&reason::WORKER_LOST, "Lost on 3 workers", "research"),
@@ -54,7 +53,7 @@ fn failure(roll: u32) -> Failure {
     })
 }
 
-/// Numbers without a pattern that anybody would see.
+/// A linear congruential generator, so that the data is the same in each run.
 struct Dice(u64);
 
 impl Dice {
