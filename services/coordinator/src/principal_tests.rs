@@ -58,7 +58,7 @@ async fn a_caller_without_a_list_of_agents_may_not_use_agents_for_drills() {
     bench.child(&root, "one", "drill").await;
 }
 
-/// What every operation on this task says to this caller.
+/// The answers of every operation on this task for this caller.
 async fn tried(bench: &Bench, id: &str, caller: &Caller) -> Vec<Result<(), Failure>> {
     let (id, tenant, core) = (id.to_owned(), String::new(), &bench.core);
     let get = GetTaskRequest { id: id.clone(), ..GetTaskRequest::default() };

@@ -52,7 +52,7 @@ pub struct Service {
 }
 
 impl Config {
-    /// Opens the store, reads back what has not ended, and binds the socket.
+    /// Opens the store, recovers the active tasks, and binds the socket.
     pub async fn bind(self) -> Result<Service, Error> {
         self.check()?;
         if self.insecure {
@@ -138,7 +138,7 @@ impl Service {
                 () = drain.signalled() => None,
                 broken = loops.broken() => Some(broken),
             };
-            // One that is broken has nothing to hand over: whoever is here is only cut off.
+            // A broken coordinator has nothing to hand over: its streams are cut.
             if broken.is_none() {
                 loops.rest();
                 core.leave().await;
@@ -167,7 +167,7 @@ impl Service {
 /// The paths whose requests are streams of messages.
 const STREAMS: &[&str] = &["/faultline.v1.Link/", "/faultline.v1.Hub/"];
 
-/// Who may call is known before anything of the call is buffered.
+/// Authorization comes before any byte of the call is buffered.
 fn authenticated(core: &Arc<Core>, credentials: Credentials) -> CredentialLayer {
     let core = Arc::clone(core);
     CredentialLayer::new(credentials, &[keda::PATH], move |identity, head| {
@@ -180,16 +180,16 @@ impl Core {
     /// Takes nothing more, and sends everybody elsewhere: gateways with what they wait for, workers
     /// with what they run. What is stored is for the next coordinator, or for the others.
     async fn leave(&self) {
-        // Gateways hear of it first: what they have sent by then is still taken.
+        // Gateways are told first; calls that they have sent by then are still accepted.
         self.farewell.cancel();
         tokio::time::sleep(limits::LEAVE_NOTICE).await;
         self.change(|state| {
-            // First: who is refused from here on is told that it is for this.
+            // First, so that rejected calls get the right reason.
             self.left.store(true, Ordering::Relaxed);
             state.close(Closed::Leaving);
             state.deliveries.stop_all();
         });
-        // Whoever is told where its task is must find it there.
+        // A redirected caller must find its task in the store.
         self.flushed().await;
         self.redirect_waiters();
         self.change(State::announce_leaving);

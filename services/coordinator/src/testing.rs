@@ -41,7 +41,7 @@ pub(crate) struct Bench {
     writer: JoinHandle<()>,
 }
 
-/// An agent whose card says that it streams.
+/// An agent with a card that offers streaming.
 pub(crate) fn offer(name: &str) -> AgentOffer {
     let capabilities = AgentCapabilities { streaming: Some(true), ..AgentCapabilities::default() };
     let card = AgentCard { capabilities: Some(capabilities), ..AgentCard::default() };
@@ -135,7 +135,7 @@ impl Bench {
         Self { core, worker, messages, dir: None, writer }
     }
 
-    /// Another coordinator on the same store, with what it offers.
+    /// Another coordinator on the same store, with its agents.
     pub(crate) async fn restart(self, offers: Vec<AgentOffer>) -> Self {
         let Self { core, dir, writer, .. } = self;
         core.flushed().await;
@@ -153,7 +153,7 @@ impl Bench {
         answer
     }
 
-    /// What the worker is told next, beside greetings and acknowledgements.
+    /// The next message to the worker, except welcome and acknowledgements.
     pub(crate) async fn told(&mut self) -> to_worker::Body {
         loop {
             match soon(self.messages.recv()).await.and_then(|message| message.body) {
@@ -198,7 +198,7 @@ impl Bench {
         self.core.flushed().await;
     }
 
-    /// How many tasks there are, whoever they belong to.
+    /// The number of tasks of all principals.
     pub(crate) async fn count(&self) -> usize {
         let filter = Filter { limit: 1, ..Filter::default() };
         self.core.store.list(filter).await.unwrap().total
@@ -228,7 +228,7 @@ pub(crate) fn claimed(assign: &Assign, key: &str) -> AttemptCredentials {
 }
 
 impl Bench {
-    /// The attempt as a caller. What it says of its principal is not believed.
+    /// The attempt as a caller. The principal that it claims is ignored.
     pub(crate) fn calling(&self, assign: &Assign, key: &str) -> Caller {
         self.core.authenticate_attempt(principal("mallory"), claimed(assign, key)).unwrap()
     }
@@ -265,7 +265,7 @@ impl Bench {
         });
     }
 
-    /// The worker attaches again and says what it holds.
+    /// The worker attaches again with the attempts that it holds.
     pub(crate) fn attach_again(&mut self, agents: &[&str], slots: u32, held: Vec<Held>) {
         let (outbox, messages) = mpsc::channel(64);
         let agents = agents.iter().map(|name| offer(name)).collect();

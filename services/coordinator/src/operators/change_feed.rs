@@ -47,7 +47,7 @@ impl Core {
         Ok(Watching { wanted, changes, due: None })
     }
 
-    /// What changed, as the store has it. `None`: nobody watches any more.
+    /// The changes since the last call, read from the store. `None`: there is no watcher any more.
     async fn look_at_changes(&self) -> Option<Changes> {
         let (ids, missed) = {
             let mut state = self.lock();
@@ -76,20 +76,20 @@ impl Core {
     }
 }
 
-/// Tells everybody who watches, for as long as anybody does.
+/// Sends changes to all watchers, as long as there is one.
 async fn tell(core: Weak<Core>) {
     loop {
         sleep(limits::WATCH_INTERVAL).await;
         let Some(core) = core.upgrade() else { return };
         let Some(changes) = core.look_at_changes().await else { return };
         if changes.missed || !changes.rows.is_empty() || !changes.gone.is_empty() {
-            // Who left in this very moment needs no news.
+            // An error means that the last watcher has left.
             let _ = core.changed.send(Arc::new(changes));
         }
     }
 }
 
-/// One operator who watches.
+/// One watcher of the feed: an open `Watch` call of an operator.
 pub(crate) struct Watching {
     wanted: Wanted,
     changes: broadcast::Receiver<Arc<Changes>>,
@@ -111,7 +111,7 @@ impl Watching {
                 Err(RecvError::Lagged(_)) => told.missed = true,
                 Err(RecvError::Closed) => return None,
             }
-            // Who was slow is told the rest in one.
+            // A slow watcher gets the rest in one message.
             sleep_until(due).await;
             loop {
                 match self.changes.try_recv() {

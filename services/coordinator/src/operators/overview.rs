@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Core {
-    /// Every agent, with what all coordinators have of it. Circuits are this one's.
+    /// Every agent, with the numbers of all coordinators. Circuits are those of this one.
     pub(crate) fn agents(&self, request: &AgentsRequest) -> Result<AgentsResponse, Error> {
         self.lock().check_served()?;
         let mut agents = self.agents_here(request);

@@ -40,7 +40,7 @@ impl Core {
         }
     }
 
-    /// Goes on with what the store says is unfinished.
+    /// Resumes the deliveries that the store lists as unfinished.
     pub(crate) fn deliver_unfinished(self: &Arc<Self>, state: &mut State, keys: Vec<PushKey>) {
         if state.closed == Some(Closed::Leaving) {
             return;
@@ -195,7 +195,7 @@ impl Core {
     }
 }
 
-/// What is sent of a frame, if it is a status, and whether it is the last one.
+/// The notification of a frame, if it is a status, and whether it is the last one.
 fn notification(frame: &Frame) -> Option<(Bytes, bool)> {
     let response = frame.response.as_ref()?;
     let Some(Payload::StatusUpdate(update)) = &response.payload else { return None };

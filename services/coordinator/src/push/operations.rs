@@ -47,7 +47,7 @@ impl Core {
         let made = row.config.clone();
         self.write_push(|state| {
             if let Some(active) = state.tasks.get_mut(&task.id) {
-                // Whoever asks for its statuses was told of it, so it must stay.
+                // The caller knows the task, so the reply cannot become a bare message.
                 active.may_reply_without_task = false;
             }
             PushWrite::Set(row)
@@ -141,7 +141,7 @@ impl Core {
         }
     }
 
-    /// A task of the caller's whose agent offers push notifications.
+    /// A task of the caller, if its agent offers push notifications.
     async fn pushed(&self, id: &str, tenant: &str, caller: &Caller) -> Result<Task, Error> {
         self.visible_with(id, tenant, caller, capabilities::check_push).await
     }
@@ -160,7 +160,7 @@ impl Core {
         Ok(config)
     }
 
-    /// Queues a write, waits until it is durable, and delivers what it asks for.
+    /// Queues a write, waits until it is durable, and starts its delivery.
     async fn write_push(
         self: &Arc<Self>,
         decide: impl FnOnce(&mut State) -> PushWrite,

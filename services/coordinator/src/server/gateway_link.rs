@@ -134,7 +134,7 @@ impl Link for LinkService {
 /// When a gateway that had too many calls may have fewer.
 const REFUSED_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The id of no call: what is said to all of them.
+/// The id of no call: messages that concern all calls.
 const GOODBYE: u64 = 0;
 
 /// One gateway's stream.
@@ -143,14 +143,14 @@ struct Line {
     core: Arc<Core>,
     replies: mpsc::Sender<Reply>,
     frames: mpsc::Sender<Reply>,
-    /// Calls that are not answered yet, or whose answer is not written.
+    /// Calls without an answer, or with one that is not written yet.
     open: AtomicUsize,
-    /// The stream is over, whoever still holds the line.
+    /// Cancelled when the stream is over.
     cut: CancellationToken,
     streams: Mutex<HashMap<u64, Arc<Reader>>>,
 }
 
-/// Who reads one open stream, as far as we know.
+/// The reader of one open stream, with its flow-control credit.
 struct Reader {
     /// How many frames may be sent ahead.
     credit: Semaphore,
@@ -414,7 +414,7 @@ impl Line {
     }
 }
 
-/// What a stream is read from.
+/// The source of the frames of a stream.
 trait FrameSource: Send + 'static {
     /// The next frame; `None`: that was all.
     fn next(&mut self) -> impl Future<Output = Result<Option<Frame>, Error>> + Send;
@@ -433,7 +433,7 @@ impl FrameSource for Watching {
     }
 }
 
-/// A panic costs the call that met it, and whoever waits for the answer is told.
+/// A panic fails the call that met it, with an answer to its caller.
 async fn guarded<T>(work: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
     match AssertUnwindSafe(work).catch_unwind().await {
         Ok(done) => done.map_err(Failure::from),
@@ -462,7 +462,7 @@ pub(crate) fn ended<T>(mut span: Span, answer: Result<T, Failure>) -> Result<T, 
     }
 }
 
-/// What is refused here was born here.
+/// A rejection here has its origin here.
 pub(crate) fn refused(mut span: Span, failure: Failure) -> Failure {
     let trace = span.context();
     let failure = match failure.trace_id.is_empty() {
@@ -484,7 +484,7 @@ pub(crate) fn sent(
     ended(span, answer)
 }
 
-/// What the caller is not told must be found somewhere: here, under the failure's id.
+/// Logs the private text of a failure, which the caller does not get, under its id.
 pub(crate) fn log_private(failure: &Failure) {
     if let Some(private) = failure.private() {
         tracing::warn!(

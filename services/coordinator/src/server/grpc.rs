@@ -50,7 +50,7 @@ use crate::{
 
 /// Names the last event a subscriber has seen, as `Last-Event-ID` does over HTTP.
 const LAST_EVENT_ID: &str = "last-event-id";
-/// Whose call it is, where a peer calls for somebody.
+/// The principal, where a gateway calls on behalf of a caller.
 const PRINCIPAL: &str = "faultline-principal";
 /// Makes a send safe to repeat.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -79,7 +79,7 @@ impl A2aEndpoint {
         Self { core, calls: Arc::default() }
     }
 
-    /// The caller, who is a task's principal where an agent calls with its attempt's token.
+    /// The caller: with an attempt token, the principal of its task.
     async fn known<T>(&self, caller: Caller, request: &Request<T>) -> Result<Caller, Failure> {
         let identity = roles::identity(request.extensions())?;
         let binding = identity.role().map(|_| identity.binding());
@@ -127,7 +127,7 @@ fn text<'a>(metadata: &'a MetadataMap, name: &str) -> &'a str {
     metadata.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default()
 }
 
-/// What a call says of the attempt that makes it; `None`: no agent makes it.
+/// The credentials of the calling attempt; `None`: the caller is no agent.
 fn claimed(metadata: &MetadataMap, binding: Option<Binding>) -> Option<AttemptCredentials> {
     metadata.get(TASK)?;
     Some(AttemptCredentials {
@@ -196,7 +196,7 @@ fn status(failure: Failure) -> Status {
     failure.into()
 }
 
-/// For operators, whose calls are no spans.
+/// For operators; their calls have no spans.
 pub(crate) fn unseen(error: Error) -> Status {
     status(error.into())
 }

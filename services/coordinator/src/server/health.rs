@@ -33,7 +33,7 @@ use crate::{
     server::{gateway_link::LinkService, grpc::A2aEndpoint, keda::Scaler, worker_hub::HubService},
 };
 
-/// What there is to ask for. They all need the store, so they are as the whole is.
+/// The services by name. All of them need the store, so their state is that of the process.
 const SERVICES: [&str; 6] = [
     "",
     LinkServer::<LinkService>::NAME,
@@ -45,7 +45,7 @@ const SERVICES: [&str; 6] = [
 
 pub(crate) struct Condition {
     readiness: Readiness,
-    /// It leaves: whoever watches is told, and need not be waited for.
+    /// The coordinator leaves: watches are told, and the drain does not wait for them.
     farewell: CancellationToken,
 }
 

@@ -40,12 +40,12 @@ use crate::{
 /// Beginning of the paths of its calls.
 pub(crate) const PATH: &str = "/externalscaler.ExternalScaler/";
 
-/// What is measured: tasks that compute or could.
+/// The metric: tasks that compute, or would if there were a slot.
 const METRIC: &str = "faultline-demand";
 const AGENTS: &str = "scalerMetadata.agents";
 const SLOTS: &str = "scalerMetadata.slots";
 
-/// What there is to do for some agents, and who is there to do it.
+/// The demand for some agents, and the workers that serve it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     /// Tasks that compute, or would if there were a slot. Those that wait for people, for other
@@ -53,7 +53,7 @@ pub(crate) struct Demand {
     pub(crate) tasks: u64,
     /// Attached workers that offer one of the agents…
     pub(crate) workers: u64,
-    /// …and what slots they have together.
+    /// The slots of these workers together.
     pub(crate) slots: u64,
 }
 
@@ -129,7 +129,7 @@ impl Demand {
     }
 }
 
-/// What the trigger of a scaled object says.
+/// The trigger of a scaled object.
 #[derive(Debug, PartialEq, Eq)]
 struct Trigger {
     agents: BTreeSet<String>,
@@ -240,7 +240,7 @@ struct Watch {
     looks: Interval,
     told: Option<bool>,
     _permit: OwnedSemaphorePermit,
-    /// Of what its address may have.
+    /// The permit from the limit of its address.
     _taken: Option<QuotaPermit>,
 }
 

@@ -406,7 +406,7 @@ impl State {
         }
     }
 
-    /// Every stream ends here; what runs goes on.
+    /// Ends every stream; running attempts go on.
     pub(crate) fn cut_workers(&mut self) {
         let ids: Vec<_> = self.registry.workers.keys().copied().collect();
         ids.into_iter().for_each(|id| self.registry.detach(id));

@@ -14,7 +14,7 @@ use crate::{store::Buckets, task::Millis};
 /// After so long nothing of a time is on its way to the store any more.
 const SETTLED_AFTER_MS: Millis = 10_000;
 
-/// What was counted, for each width of buckets that was asked for lately.
+/// The cached counts, for each recently used width of buckets.
 #[derive(Default)]
 pub(crate) struct ActivityCache(Mutex<VecDeque<Counted>>);
 
@@ -38,7 +38,7 @@ impl ActivityCache {
         covers.then(|| known.from(over.from))
     }
 
-    /// Keeps what is over, together with what was known from before it.
+    /// Keeps the counts of the past, joined with those from before.
     pub(crate) fn remember(&self, whole: Counted, now: Millis) {
         let mut settled = whole.until(now - SETTLED_AFTER_MS);
         let mut all = self.lock();
@@ -62,7 +62,7 @@ impl Buckets {
         self.from + self.width * self.count as Millis
     }
 
-    /// What of it comes after the end of another.
+    /// The part after the end of another range.
     pub(crate) fn after(&self, other: &Buckets) -> Buckets {
         let from = other.end().clamp(self.from, self.end());
         let count = (self.end() - from) / self.width;
@@ -98,7 +98,7 @@ impl Counted {
         Self { over: Buckets { from, count: range.len(), ..self.over }, agents }
     }
 
-    /// This and what follows it without a gap.
+    /// This and the counts that follow it without a gap.
     pub(crate) fn then(self, next: &Self) -> Self {
         let (before, after) = (self.over.count, next.over.count);
         let both = self.agents.iter().map(|a| (&a.agent, (Some(a), None)));

@@ -17,7 +17,7 @@ pub(crate) trait Cluster: Send + Sync {
     /// coordinator whose lease is good. [`ReadError::Lapsed`](super::ReadError): it came too late.
     fn beat(&self, here: Presence) -> Reading<'_, Vec<Presence>>;
 
-    /// At most so many tasks of coordinators whose lease has ended. They are ours now.
+    /// Takes over at most so many tasks of coordinators whose lease has ended.
     fn take_over(&self, limit: usize) -> Reading<'_, Vec<Task>>;
 
     /// Unfinished push configurations that such coordinators saw to. They are ours now.
@@ -41,14 +41,14 @@ pub(crate) trait Cluster: Send + Sync {
     /// Tells the others something that no commit tells them.
     fn tell(&self, notice: Notice);
 
-    /// Gives everything up: what is ours may be taken over at once. Nothing is written after it.
+    /// Gives up the lease: its tasks may be taken over at once. Nothing is written after it.
     fn leave(&self) -> BoxFuture<'_, ()>;
 
-    /// What the others do, as it happens. Taken once; a slow reader hears `Missed`.
+    /// Notices from the other coordinators. Taken once; a slow reader gets `Missed`.
     fn notices(&self) -> mpsc::Receiver<Notice>;
 }
 
-/// What one coordinator hears of another.
+/// A notice from another coordinator: a hint that the store has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// Steps of these tasks were committed, or they have another owner.
@@ -59,7 +59,7 @@ pub(crate) enum Notice {
     Offered,
     /// Somebody follows this task there.
     Followed(TaskId),
-    /// A coordinator has left: what it had may be taken over.
+    /// A coordinator has left: its tasks may be taken over.
     Left,
     /// Anything may have been missed: look at everything.
     Missed,

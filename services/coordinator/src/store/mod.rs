@@ -56,7 +56,7 @@ use crate::{
     task::{Millis, Task},
 };
 
-/// The columns of a task: what is queried, compared or must survive beside the events.
+/// The columns of a task: queried, compared, or needed beside the events.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) id: TaskId,
@@ -71,9 +71,9 @@ pub(crate) struct Row {
     pub(crate) worker: String,
     pub(crate) created: Millis,
     pub(crate) status_at: Millis,
-    /// Who delegated it.
+    /// The parent, if it was delegated.
     pub(crate) parent: Option<TaskId>,
-    /// Of what ended it, unless that is older than this column.
+    /// The failure that ended it; tasks from before this column have none.
     pub(crate) failure: Option<Box<FailureKey>>,
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn encode(seq: u64, event: &Event) -> StoredEvent {
     StoredEvent { seq, kind, body: event.encode_to_vec().into() }
 }
 
-/// What a reader may leave out.
+/// Parts that a reader may leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Small, and needed to know the task.
@@ -161,7 +161,7 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// What there is to carry to the store.
+    /// The bytes that the write carries.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Insert { events, .. }
@@ -188,13 +188,13 @@ impl Write {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Remembered {
     pub(crate) offer: AgentOffer,
-    /// Since when the offer is what it is.
+    /// The time of the last change of the offer.
     pub(crate) changed: Millis,
     /// When a worker last offered it, as far as that was written down.
     pub(crate) offered: Millis,
 }
 
-/// How many a write concerned, for whoever asks when it is durable.
+/// The number of rows of a write, read when it is durable.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally(Arc<AtomicU64>);
 
@@ -214,14 +214,14 @@ impl PartialEq for Tally {
     }
 }
 
-/// What is written together with a step of a task, or not at all.
+/// Rows that are written in the same transaction as a step of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Extras {
     pub(crate) key: Option<KeyRow>,
     pub(crate) pushes: Vec<PushRow>,
 }
 
-/// What makes a send safe to repeat: the same name means the same send.
+/// The name of an idempotency key: the same name means the same send.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyName {
     pub(crate) principal: String,
@@ -229,12 +229,12 @@ pub(crate) struct KeyName {
     pub(crate) key: String,
 }
 
-/// A send that was taken under a key, and what came of it.
+/// A send that was accepted under an idempotency key, and its outcome.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyRow {
     pub(crate) name: KeyName,
     pub(crate) task_id: TaskId,
-    /// Of what was sent: the same key with something else is a mistake.
+    /// The digest of the request: the same key with another request is rejected.
     pub(crate) digest: Digest,
     /// The bare message it was answered with, encoded; `None`: the answer is the task.
     pub(crate) reply: Option<Bytes>,
@@ -244,7 +244,7 @@ pub(crate) struct KeyRow {
 /// SHA-256.
 pub(crate) type Digest = [u8; 32];
 
-/// What became of one write.
+/// The result of one write.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WriteError {
     /// Somebody else moved the task first. Only this write is refused.
@@ -259,7 +259,7 @@ pub(crate) type Written = Vec<Result<(), WriteError>>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
-    /// Others may have taken what was this coordinator's. `recover` begins anew.
+    /// The lease has ended, and other coordinators may own its tasks. `recover` starts again.
     #[error("the lease has lapsed")]
     Lapsed,
     #[error("the store cannot read: {0}")]
@@ -268,7 +268,7 @@ pub(crate) enum ReadError {
     Damaged { id: TaskId, what: String },
 }
 
-/// Whose tasks, and of which agents. What is outside is not there.
+/// The visible tasks: principal and agents. Tasks outside do not exist for the caller.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scope {
     /// `None`: everybody's.
@@ -344,7 +344,7 @@ pub(crate) struct Aged {
     pub(crate) events: u64,
 }
 
-/// The task is what its events say; the row adds what they do not. `all`: nothing was left out.
+/// Folds a task from its events and completes it from its row. `all`: no event was left out.
 fn replay<B: AsRef<[u8]>>(
     row: Row,
     bodies: impl IntoIterator<Item = B>,
@@ -365,13 +365,13 @@ fn replay<B: AsRef<[u8]>>(
     Ok(task)
 }
 
-/// What task tokens are signed with.
+/// The secret that signs attempt tokens.
 pub(crate) type SigningSecret = [u8; 32];
 
 pub(crate) type Reading<'a, T> = BoxFuture<'a, Result<T, ReadError>>;
 
 pub(crate) trait Store: Send + Sync + 'static {
-    /// What several coordinators on one store need of it. `None`: there is only one.
+    /// The part for several coordinators. `None`: the store serves one only.
     fn cluster(&self) -> Option<&dyn Cluster>;
 
     /// Made once, and kept for as long as the tasks: tokens outlive a restart.
@@ -389,7 +389,7 @@ pub(crate) trait Store: Send + Sync + 'static {
 
     fn list(&self, filter: Filter) -> Reading<'_, Page>;
 
-    /// What a task gave to others, the oldest first, at most `limit`.
+    /// The children of a task, oldest first, at most `limit`.
     fn children(&self, id: TaskId, scope: Scope, limit: usize) -> Reading<'_, Vec<Child>>;
 
     /// Everybody's tasks as rows, the last to change first, at most `limit` after a place.
@@ -398,7 +398,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Those of these tasks that there are, as rows.
     fn rows(&self, ids: Vec<TaskId>) -> Reading<'_, Vec<Row>>;
 
-    /// What happened to a task after `seq`, at most `limit` events, and fewer if they are large.
+    /// The events of a task after `seq`, at most `limit`, and fewer if they are large.
     /// `None`: there is no such task in scope.
     fn story(
         &self,
@@ -412,7 +412,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// status. Agents by name.
     fn activity(&self, over: Buckets) -> Reading<'_, Vec<AgentActivity>>;
 
-    /// How many tasks failed of what, in no order.
+    /// Counts of failed tasks by reason and origin, in no order.
     fn failures(&self, over: Buckets) -> Reading<'_, Vec<FailureCount>>;
 
     /// Every task that has not ended and is no other coordinator's. They now belong to this start
@@ -422,14 +422,14 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Every agent that is remembered, or the one of this name.
     fn agents(&self, only: Option<String>) -> Reading<'_, Vec<Remembered>>;
 
-    /// What was sent under a key, unless that is longer ago.
+    /// The send under a key, if it is not older.
     fn key(&self, name: KeyName, since: Millis) -> Reading<'_, Option<KeyRow>>;
 
     /// When the oldest key that is kept was used.
     fn oldest_key(&self) -> Reading<'_, Option<Millis>>;
 
     /// Tasks between two ids, which sort by the time they were made, the oldest first, at most
-    /// `limit`: whoever looks for those to forget goes through them in steps.
+    /// `limit`: retention goes through them in steps.
     fn aged(&self, after: TaskId, before: TaskId, limit: usize) -> Reading<'_, Vec<Aged>>;
 
     fn push(&self, key: PushKey) -> Reading<'_, Option<PushRow>>;

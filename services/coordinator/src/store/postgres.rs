@@ -98,7 +98,7 @@ pub(crate) struct Postgres {
     listener: AbortHandle,
 }
 
-/// What everything here needs.
+/// State that all parts of the store share.
 struct Shared {
     address: Address,
     pool: Pool,
@@ -156,7 +156,7 @@ impl Shared {
 
 async fn connect(address: &Address) -> Result<ClientWrapper, String> {
     let (client, connection) = address.connect().await?;
-    // Its end is seen by whoever uses the client.
+    // Users of the client notice its end.
     let driver = tokio::spawn(async move { drop(connection.await) });
     Ok(ClientWrapper::new(client, driver))
 }
@@ -232,7 +232,7 @@ impl Postgres {
             let mut client = connected.map_err(|e| ReadError::Unavailable(why(&e)))?;
             let done = timeout_at(end, work(&mut client)).await;
             done.unwrap_or_else(|_| {
-                // Whatever it still waits for, nobody else shall.
+                // Fails everything that still waits for it.
                 drop(Object::take(client));
                 Err(late())
             })
@@ -240,7 +240,7 @@ impl Postgres {
         .boxed()
     }
 
-    /// The same for what concerns the lease.
+    /// The same for statements of the lease.
     fn with<'a, T: Send + 'a>(
         &'a self,
         work: impl for<'c> FnOnce(Arc<Shared>, &'c mut Object) -> Reading<'c, T> + Send + 'a,
@@ -439,7 +439,7 @@ impl Cluster for Postgres {
 
     fn notices(&self) -> mpsc::Receiver<Notice> {
         let taken = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Whoever asks again hears nothing, and that at once.
+        // A second call gets an empty channel.
         taken.unwrap_or_else(|| mpsc::channel(1).1)
     }
 }

@@ -13,10 +13,10 @@ use prost::Message;
 use super::{ReadError, Row, StoredEvent};
 use crate::task::{Millis, Task, is_final, timestamp};
 
-/// What is kept of the failure that ended a task beside the events.
+/// The columns of the failure that ended a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailureKey {
-    /// As it was at its origin, whatever hops have made of it since.
+    /// The reason at its origin, not as later hops changed it.
     pub(crate) reason: String,
     /// The agent it was born in.
     pub(crate) origin: String,
@@ -40,7 +40,7 @@ impl FailureKey {
     }
 }
 
-/// Which tasks. What is unset or empty excludes nothing.
+/// A filter for tasks. Unset or empty fields exclude nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Wanted {
     pub(crate) agent: Option<String>,
@@ -111,7 +111,7 @@ pub(crate) struct Rows {
     pub(crate) more: bool,
 }
 
-/// Some of what happened to a task, oldest first.
+/// A page of the events of a task, oldest first.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Story {
     pub(crate) events: Vec<StoredEvent>,
@@ -156,7 +156,7 @@ impl From<Row> for v1::TaskSummary {
     }
 }
 
-/// Counts what began and ended, in the order it is found.
+/// Counts started and ended tasks, in the order of the rows.
 pub(super) struct Activity {
     over: Buckets,
     agents: BTreeMap<String, v1::AgentActivity>,

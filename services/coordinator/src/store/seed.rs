@@ -29,11 +29,11 @@ pub struct SeedTask {
     /// How long ago that was, and how long it had taken.
     pub ago: Duration,
     pub took: Duration,
-    /// What it ended by; none: it completed.
+    /// The reason it failed with; none: it completed.
     pub failure: Option<Failure>,
 }
 
-/// What `echo` has just done.
+/// The events of a completed `echo` task.
 impl Default for SeedTask {
     fn default() -> Self {
         Self {

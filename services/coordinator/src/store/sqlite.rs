@@ -93,7 +93,7 @@ impl Sqlite {
         .boxed()
     }
 
-    /// Beside the writer, for what is rare and short.
+    /// A second write connection, for rare and short writes.
     fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> rusqlite::Result<T> + Send + 'static,

@@ -25,7 +25,7 @@ struct Probed {
 async fn start() -> Probed {
     let dir = tempfile::tempdir().unwrap();
     let store = format!("sqlite:{}", dir.path().join("t.db").display());
-    // Whoever probes has no token, and is asked for none.
+    // Probes have no credential and need none.
     let mut config = Config { store, listen: ([127, 0, 0, 1], 0).into(), ..Config::default() };
     config.mesh.token = Some(faultline_chassis::Secret::random());
     let service = config.bind().await.unwrap();

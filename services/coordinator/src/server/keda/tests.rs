@@ -129,7 +129,7 @@ async fn a_watcher_hears_of_changes_only_and_of_the_end() {
     assert!(next().await.unwrap());
     let silence = timeout(limits::SCALER_POLL_INTERVAL * 5 / 2, next()).await;
     assert!(silence.is_err(), "it is as he was told");
-    // What changes back before the next look was no change.
+    // A change that is reverted before the next poll is no change.
     bench.complete(&first, 1);
     let second = bench.root("a").await;
     bench.complete(&second, 1);

@@ -41,7 +41,7 @@ async fn bury(tx: &Transaction<'_>, me: i64) -> Result<(), Error> {
     tx.execute(sql, &[&me]).await.map(drop)
 }
 
-/// Other owners of live tasks who have no lease: one step in the index for each owner.
+/// Owners of active tasks without a lease: one step in the index for each owner.
 async fn dead(tx: &Transaction<'_>, me: i64) -> Result<Vec<i64>, Error> {
     let sql = format!(
         "WITH RECURSIVE owners (id) AS (
@@ -186,7 +186,7 @@ impl Shared {
         self.moved(c, taken).await
     }
 
-    /// Tasks of those who have no lease, as far as nobody else has them just now.
+    /// Tasks of owners without a lease that no other transaction has locked.
     async fn seize_dead(&self, c: &mut Object, limit: usize) -> Result<Vec<TaskId>, Error> {
         let (tx, me) = (c.transaction().await?, self.lease());
         bury(&tx, me).await?;

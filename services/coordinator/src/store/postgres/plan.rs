@@ -86,14 +86,14 @@ pub(super) struct Found {
     pub(super) alive: bool,
 }
 
-/// Who has a key, and since when.
+/// The holder of an idempotency key, and since when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     pub(super) task: TaskId,
     pub(super) created: Millis,
 }
 
-/// What was there.
+/// The rows that were found.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) tasks: HashMap<TaskId, Found>,
@@ -101,7 +101,7 @@ pub(super) struct Known {
     pub(super) pushes: HashMap<TaskId, HashSet<String>>,
 }
 
-/// What is to become of one task.
+/// The change of one task.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// In the database before.
@@ -154,7 +154,7 @@ struct Planner {
     me: i64,
     /// Broken on purpose: see `write`.
     unfenced: bool,
-    /// Tasks of which a step was refused: what comes behind it in the batch is built on it.
+    /// Tasks of which a write was refused: later writes of the batch are based on it.
     refused: HashSet<TaskId>,
     /// Keys from before then have expired.
     expired: Millis,
@@ -256,7 +256,7 @@ impl Planner {
     ) -> bool {
         let Some(is) = self.task(row.id).is else { return false };
         let ours = owner.is_none_or(|owner| owner == is.owner);
-        // Whoever builds on a step that was refused may hit a version that is another's by chance.
+        // A write that is based on a refused one may match the version of another by chance.
         let fits = is.version == from && ours && is.alive && !self.refused.contains(&row.id);
         let fits = fits || self.unfenced;
         if !fits || !self.takes_key(with.as_deref(), row.id) {
@@ -272,7 +272,7 @@ impl Planner {
         let alive = !is_final(row.state);
         let change = self.task(id);
         change.is = Some(Found { version: row.version, owner, alive });
-        // What ended it is said once, and stays.
+        // The failure that ended it is written once.
         let failure = change.row.take().and_then(|before| before.failure);
         change.row = Some(Row { failure: row.failure.clone().or(failure), ..row });
         change.queued = Some(None);

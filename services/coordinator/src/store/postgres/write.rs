@@ -103,7 +103,7 @@ async fn write(
 ) -> Result<Written, String> {
     let mut why = "it lost every race against other coordinators".to_owned();
     for attempt in 0..TRIES {
-        // Taken, so that whatever breaks off here leaves none behind that is in the middle.
+        // Taken out, so that a cancelled write leaves no connection in mid-transaction.
         let client = match connection.take().filter(|client| !client.is_closed()) {
             Some(client) => client,
             None => connect(shared).await?,
@@ -183,7 +183,7 @@ async fn transact(
     while steps.peek().is_some() {
         done.extend(join_all(steps.by_ref().take(AT_ONCE)).await);
     }
-    // What follows an error is refused because of it, so the first one says what happened.
+    // Statements after an error fail because of it, so the first error is the cause.
     let counts = done.into_iter().collect::<Result<Vec<_>, _>>()?;
     // From the end: the commit, before it what expired, and before that which agents did.
     let expired = plan.expire.iter().rev().map(|(_, gone)| gone);
@@ -213,7 +213,7 @@ fn run<'a>(
     .boxed()
 }
 
-/// Begins, and holds what the batch needs.
+/// Begins the transaction and locks the rows of the batch.
 async fn look(client: &ClientWrapper, needs: &Needs) -> Result<Known, Failed> {
     let ids = |ids: &BTreeSet<TaskId>| ids.iter().map(uuid).collect::<Vec<Uuid>>();
     let (tasks, pushes) = (ids(&needs.tasks), ids(&needs.pushes));
@@ -271,7 +271,7 @@ async fn look(client: &ClientWrapper, needs: &Needs) -> Result<Known, Failed> {
     Ok(known)
 }
 
-/// What the others must hear of it.
+/// The notices for the other coordinators.
 fn notices(plan: &Plan) -> Vec<Notice> {
     let changed: Vec<_> = plan
         .tasks
