@@ -464,19 +464,19 @@ impl View<'_> {
         };
         let step = match (owner, self.reader) {
             (None, _) if self.row == &reason::TASK_REJECTED => {
-                "change the request or use another agent, then send again".to_owned()
+                ", change the request or use another agent, then send again".to_owned()
             }
-            (None, _) => "change the state, then send again".to_owned(),
+            (None, _) => ", change the state, then send again".to_owned(),
             (Some(owner), Reader::Caller) => format!(
-                "if the caller can change that, do so and send again, else report it to {}",
+                "; if the caller can change that, do so and send again, else report it to {}",
                 owner.describe()
             ),
             (Some(owner), Reader::Operator) => format!(
-                "if the caller cannot change that, {} has to change the request",
+                "; if the caller cannot change that, {} has to change the request",
                 owner.describe()
             ),
         };
-        format!("{said}: read the message; {step}")
+        format!("{said}: read the message{step}")
     }
 
     /// The step after a refusal for want of a right, by the party that can grant it.
