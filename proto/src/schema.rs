@@ -18,6 +18,7 @@ pub struct Schema {
     pub fields: Vec<Field>,
 }
 
+/// One field of an answer, with its label for forms and its constraints. Immutable.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field {
     pub name: String,

@@ -11,7 +11,11 @@ pub fn causes<'a>(
 }
 
 /// The chain on one line: `outer: inner: innermost`.
-pub fn one_line(error: &(dyn Error + 'static)) -> String {
-    let texts: Vec<_> = causes(error).map(ToString::to_string).collect();
-    texts.join(": ")
+pub fn one_line(error: &(impl Error + ?Sized)) -> String {
+    let mut text = error.to_string();
+    for cause in error.source().into_iter().flat_map(causes) {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+    }
+    text
 }

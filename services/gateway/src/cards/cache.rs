@@ -1,11 +1,7 @@
 //! A cache of agent cards, so that anonymous requests do not reach a coordinator each. Requests for
 //! the same card share one call (single flight), which continues when its clients leave.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use faultline_chassis::{
     limits,
@@ -17,6 +13,7 @@ use faultline_proto::{
     v1::{Agent, AgentsRequest, Caller, call, reply},
 };
 use futures::{FutureExt, future::BoxFuture, future::Shared};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
 use crate::{
@@ -120,7 +117,7 @@ impl CardCache {
 
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
         // No code that can panic runs under the lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

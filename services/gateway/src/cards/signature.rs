@@ -4,8 +4,9 @@ use std::{
     collections::VecDeque,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
+
+use parking_lot::Mutex;
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL};
 use faultline_proto::{
@@ -76,7 +77,7 @@ impl Signer {
     pub(crate) fn sign(&self, card: &AgentCard) -> Vec<AgentCardSignature> {
         let unsigned = json::to_vec(card);
         let digest = digest::digest(&SHA256, &unsigned).as_ref().to_vec();
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock();
         if let Some((_, signatures)) = cache.iter().find(|(known, _)| *known == digest) {
             return signatures.clone();
         }

@@ -12,18 +12,19 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Waker,
     time::Duration,
 };
 
-use faultline_chassis::{client::Channel, limits};
+use faultline_chassis::{backoff::Backoff, client::Channel, limits};
 use faultline_proto::{
     Failure,
     v1::{Call, Caller, Drop as Dropped, Origin, Reply, call, link_client::LinkClient, reply},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, timeout},
@@ -42,8 +43,7 @@ use interruption::{broken, transport};
 use outgoing::Outgoing;
 
 /// Backoff between attempts to connect.
-const BACKOFF_MIN: Duration = Duration::from_millis(50);
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
 /// Buffered frames of one stream: its credit, and the failure that ends it.
 const FRAMES_AHEAD_MAX: usize = limits::STREAM_CREDIT as usize + 1;
 
@@ -241,14 +241,15 @@ impl Link {
         let mut client = LinkClient::new(coordinator)
             .max_decoding_message_size(limits::GRPC_BYTES_MAX)
             .max_encoding_message_size(limits::GRPC_BYTES_MAX);
-        let mut pause = BACKOFF_MIN;
+        let mut pauses = BACKOFF.start();
         let mut is_logged = false;
         loop {
             let (failure, was_up) = self.inner.session(&mut client, &name).await;
             self.inner.fail_all(CONNECTION_LOST);
             lost();
             if was_up {
-                (pause, is_logged) = (BACKOFF_MIN, false);
+                pauses.reset();
+                is_logged = false;
             }
             if !is_logged {
                 let private = failure.private().map_or("", |p| p.for_log());
@@ -256,8 +257,7 @@ impl Link {
                 is_logged = true;
             }
             // Jitter: gateways that lost one coordinator must not reconnect at the same time.
-            tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
-            pause = (pause * 2).min(BACKOFF_MAX);
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 
@@ -281,7 +281,7 @@ impl Link {
 impl LinkInner {
     fn lock(&self) -> MutexGuard<'_, State> {
         // No code that can panic runs under the lock, so a poisoned lock has consistent data.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn is_up(&self) -> bool {

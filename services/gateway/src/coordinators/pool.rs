@@ -8,7 +8,7 @@ mod resume_state;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use faultline_proto::{
     Failure,
     v1::{Caller, Moved, Wait, call, reply},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Semaphore, watch},
     time::{Instant, sleep, timeout_at},
@@ -432,7 +433,7 @@ impl Pool {
 
     fn members(&self) -> MutexGuard<'_, Vec<Member>> {
         // No code that can panic runs under the lock, so a poisoned lock has consistent data.
-        self.0.members.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.members.lock()
     }
 }
 

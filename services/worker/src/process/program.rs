@@ -3,9 +3,9 @@
 
 use std::{error::Error as StdError, ffi::OsString, io::Write, path::PathBuf, process::ExitCode};
 
-use faultline_chassis::{Exit, config::nearest, process::Process};
+use faultline_chassis::{Exit, config::nearest, error_chain::one_line, process::Process};
 
-use crate::{Config, Settings, Worker, sdk::error::chain};
+use crate::{Config, Settings, Worker};
 
 /// `service.name` of spans, logs and metrics, unless `OTEL_SERVICE_NAME` is set.
 const SERVICE: &str = "faultline-worker";
@@ -141,7 +141,7 @@ enum Failed {
 }
 
 fn failed(error: &(dyn StdError + 'static), exit: Exit) -> ExitCode {
-    eprintln!("error: {}", chain(error));
+    eprintln!("error: {}", one_line(error));
     exit.into()
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use faultline_chassis::{Members, limits, members::Member};
+use faultline_chassis::{Members, backoff::Backoff, limits, members::Member};
 use faultline_proto::{
     Failure, reason,
     v1::{self, to_worker::Body},
@@ -25,8 +25,7 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(3);
 const MISSED_HEARTBEATS_MAX: u32 = 3;
 /// Limit for the flush barrier when the worker moves to another coordinator.
 const DETACH_TIMEOUT: Duration = Duration::from_millis(500);
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(2);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Keeps the worker attached to one of the coordinators, over any number of connections, until the
 /// outbox is finished.
@@ -36,7 +35,7 @@ pub(crate) async fn keep_attached(
 ) -> Result<(), ServiceError> {
     let _following = AbortOnDropHandle::new(tokio::spawn(members.clone().run()));
     let mut ever_welcome = false;
-    let mut backoff = BACKOFF_MIN;
+    let mut pauses = BACKOFF.start();
     // Coordinators that failed since the last success.
     let mut tried = Vec::new();
     loop {
@@ -45,14 +44,13 @@ pub(crate) async fn keep_attached(
                 return Ok(());
             }
             // The jitter spreads the reconnects of all workers of a dead coordinator.
-            let pause = sleep(backoff.mul_f64(rand::random_range(0.5..1.0)));
+            let pause = sleep(pauses.next_pause());
             let mut listed = members.watch();
             let fresh = |now: &Vec<Member>| now.iter().any(|member| !tried.contains(member));
             tokio::select! {
                 _ = listed.wait_for(fresh) => {}
                 () = pause => tried.clear(),
             }
-            backoff = (backoff * 2).min(BACKOFF_MAX);
             continue;
         };
         let (welcomed, lost) = attach(table, members, &member).await;
@@ -63,7 +61,7 @@ pub(crate) async fn keep_attached(
         members.refresh();
         if welcomed {
             tried.clear();
-            backoff = BACKOFF_MIN;
+            pauses.reset();
         }
         ever_welcome |= welcomed;
         // A hello that is invalid the first time stays invalid.
@@ -74,7 +72,7 @@ pub(crate) async fn keep_attached(
         if !ever_welcome && is_final {
             return Err(ServiceError::Refused(lost));
         }
-        if backoff == BACKOFF_MIN {
+        if pauses.is_fresh() {
             tracing::warn!(
                 coordinator = %member, reason = %lost,
                 "not attached to a coordinator, retrying"

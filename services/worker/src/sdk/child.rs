@@ -4,7 +4,7 @@ use faultline_proto::{a2a, reason};
 
 use crate::{
     Answer, Delegated, Error,
-    sdk::delegation::{Call, PAUSE_MAX, PAUSE_MIN, answered, is_transient},
+    sdk::delegation::{BACKOFF, Call, answered, is_transient},
 };
 
 /// A child task that runs beside its parent, made by
@@ -28,19 +28,19 @@ pub struct Child<'a> {
 
 impl<'a> Child<'a> {
     pub(crate) async fn start(call: Call<'a>) -> Result<Self, Error> {
-        let mut pause = PAUSE_MIN;
+        let mut pauses = BACKOFF.without_jitter().start();
         let mut retried = false;
         loop {
             match call.cx.unless_cancelled(call.send(call.message.clone(), true)).await? {
                 Ok(task) => return Ok(Self { call, task }),
-                Err(failure) if is_transient(&failure) => call.cx.sleep(pause).await?,
+                Err(failure) if is_transient(&failure) => {
+                    call.cx.sleep(pauses.next_pause()).await?
+                }
                 Err(failure) => {
                     call.cx.unless_cancelled(call.wait_after(failure, retried)).await??;
                     retried = true;
-                    continue;
                 }
             }
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

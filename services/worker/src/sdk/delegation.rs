@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::{
     TraceContext,
+    backoff::Backoff,
     client::Channel,
     limits,
     telemetry::ClientSpan,
@@ -41,8 +42,8 @@ const KEY: &str = "faultline-key";
 /// Header: the child outlives its parent.
 const DETACHED: &str = "faultline-detached";
 
-pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
-pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Backoff between repeated calls and polls of a child.
+pub(crate) const BACKOFF: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 /// The longest `retry_after` delay for which a rejected call is repeated.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 /// Limit for the cancellation of a child that is no longer needed.
@@ -259,7 +260,7 @@ impl<'a> Call<'a> {
     /// Sends the work, relays questions and answers, and returns the child when it has ended.
     /// Transient failures are retried with exponential backoff and jitter under the same key.
     pub(crate) async fn run_to_end(&self) -> Result<a2a::Task, Error> {
-        let mut pause = PAUSE_MIN;
+        let mut pauses = BACKOFF.start();
         let mut relay = QuestionRelay::new(self);
         let mut answer = None;
         let mut retried = false;
@@ -272,7 +273,7 @@ impl<'a> Call<'a> {
                     TaskState::InputRequired | TaskState::AuthRequired if self.relays_questions => {
                         answer = relay.next_answer(&child).await?;
                         if answer.is_some() {
-                            pause = PAUSE_MIN;
+                            pauses.reset();
                             continue;
                         }
                     }
@@ -300,8 +301,7 @@ impl<'a> Call<'a> {
                     continue;
                 }
             }
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(pauses.next_pause()).await;
         }
     }
 

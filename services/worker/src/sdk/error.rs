@@ -3,7 +3,12 @@
 
 use std::{error::Error as StdError, fmt, io, time::Duration};
 
-use faultline_chassis::{client::CannotDial, limits, server::BindError};
+use faultline_chassis::{
+    client::CannotDial,
+    error_chain::{causes, one_line},
+    limits,
+    server::BindError,
+};
 use faultline_proto::{
     Failure,
     id::BadAgentName,
@@ -13,7 +18,7 @@ use faultline_proto::{
 
 use crate::{
     attempt::state::ReportRefused,
-    sdk::typed::{AgentError, ErrorPolicy, MarkRecoverable, failure_of, sources},
+    sdk::typed::{AgentError, ErrorPolicy, MarkRecoverable, failure_of},
 };
 
 /// The error of an agent.
@@ -76,7 +81,7 @@ impl Error {
 
     /// A typed failure from an [`AgentError`]. Its `Display` and its sources go to the log alone.
     pub fn typed(error: &(impl AgentError + ?Sized)) -> Self {
-        Self(ErrorKind::Failed(failure_of(error).privately(chain(error)).into()))
+        Self(ErrorKind::Failed(failure_of(error).privately(one_line(error)).into()))
     }
 
     /// A rejection: the agent declines the task. The task ends REJECTED instead of FAILED, with
@@ -146,7 +151,7 @@ impl Error {
 
     /// The cause. It goes to the worker's log with all its sources, never to a caller.
     pub fn caused_by(self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.map(|f| f.privately(chain(&*source.into())))
+        self.map(|f| f.privately(one_line(&*source.into())))
     }
 
     /// Whether the error is a stop: the task was cancelled or is no longer this worker's. Return
@@ -191,7 +196,7 @@ impl Error {
         }
         let Some(read) = policy.classify(&**source) else { return self };
         let marked = failure.record().severity() == Severity::Recoverable;
-        let private = chain(&**source);
+        let private = one_line(&**source);
         let read = read.map(|f| f.privately(private));
         if marked { read.recoverable(true) } else { read }
     }
@@ -225,11 +230,11 @@ impl<E: Into<Box<dyn StdError + Send + Sync>>> From<E> for Error {
             Ok(failure) => return Self(ErrorKind::Failed((*failure).into())),
             Err(other) => other,
         };
-        let foreign = sources(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
+        let foreign = causes(&*source).find_map(|e| e.downcast_ref::<Failure>()).cloned();
         let is_foreign = foreign.is_some();
         let failure = foreign.unwrap_or_else(|| Failure::new(&reason::UNKNOWN));
-        let failure = failure.privately(chain(&*source));
-        let failure = if sources(&*source).any(|e| e.is::<MarkRecoverable>()) {
+        let failure = failure.privately(one_line(&*source));
+        let failure = if causes(&*source).any(|e| e.is::<MarkRecoverable>()) {
             failure.with_severity(Severity::Recoverable)
         } else {
             failure
@@ -251,17 +256,6 @@ impl fmt::Debug for Error {
             ErrorKind::Stopped => f.write_str("stopped"),
         }
     }
-}
-
-pub(crate) fn chain(error: &(impl StdError + ?Sized)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        text.push_str(": ");
-        text.push_str(&source.to_string());
-        next = source.source();
-    }
-    text
 }
 
 /// The reasons for which a worker cannot start or has to end.

@@ -17,7 +17,7 @@ use crate::{
     Answer, Error,
     sdk::{
         content::text_of,
-        delegation::{Call, PAUSE_MAX, PAUSE_MIN, is_transient},
+        delegation::{BACKOFF, Call, is_transient},
     },
 };
 
@@ -175,14 +175,13 @@ fn is_timeout(error: &Error) -> bool {
 /// Returns when the open questions of the child differ from `questions`. The child may be answered
 /// or cancelled by other callers.
 async fn questions_changed(call: &Call<'_>, child: &a2a::Task, questions: &[Interrupt]) {
-    let mut pause = PAUSE_MIN;
+    let mut pauses = BACKOFF.without_jitter().start();
     loop {
         match watch_questions(call, child, questions).await {
             Ok(()) => return,
             Err(failure) if !is_transient(&failure) => return,
-            Err(_) => tokio::time::sleep(pause).await,
+            Err(_) => tokio::time::sleep(pauses.next_pause()).await,
         }
-        pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::{borrow::Cow, error::Error as StdError, fmt, time::Duration};
 
+use faultline_chassis::error_chain::causes;
 use faultline_proto::{
     Failure,
     reason::{self, Reason},
@@ -212,18 +213,11 @@ impl ErrorPolicy {
     /// The typed error, if a recogniser or the normaliser knows the error. Recognisers come first.
     pub(crate) fn classify(&self, error: &(dyn StdError + 'static)) -> Option<Error> {
         let known = |e| self.recognisers.iter().find_map(|recognise| recognise(e));
-        match sources(error).find_map(known) {
+        match causes(error).find_map(known) {
             Some(typed) => Some(Error::typed(typed)),
             None => self.normaliser.as_ref()?(error),
         }
     }
-}
-
-/// The error and all its sources.
-pub(crate) fn sources<'a>(
-    error: &'a (dyn StdError + 'static),
-) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// The failure record of an [`AgentError`].
@@ -342,7 +336,7 @@ mod tests {
     fn normalised_error_is_typed_and_logged_in_full() {
         let mut policy = ErrorPolicy::default();
         policy.normalise(Box::new(|error| {
-            let io = sources(error).find_map(|e| e.downcast_ref::<io::Error>())?;
+            let io = causes(error).find_map(|e| e.downcast_ref::<io::Error>())?;
             let missing = io.kind() == io::ErrorKind::NotFound;
             missing.then(|| Error::new(&reason::NOT_FOUND).code("CACHE_MISS").because("not cached"))
         }));

@@ -80,7 +80,7 @@ fn unchanged_card_keeps_its_signature() {
     for n in 0..CACHE_MAX {
         signed(&n.to_string());
     }
-    assert_eq!(signer.cache.lock().unwrap().len(), CACHE_MAX);
+    assert_eq!(signer.cache.lock().len(), CACHE_MAX);
     assert_ne!(signed("a"), first, "the first signature was evicted");
 }
 

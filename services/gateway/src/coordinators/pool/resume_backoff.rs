@@ -3,8 +3,13 @@
 
 use std::time::Duration;
 
-use faultline_chassis::limits;
+use faultline_chassis::{
+    backoff::{Backoff, Pauses},
+    limits,
+};
 use tokio::time::Instant;
+
+const BACKOFF: Backoff = Backoff::new(limits::RESUME_BACKOFF_MIN, limits::RESUME_BACKOFF_MAX);
 
 /// The backoff of one call or stream, which owns it.
 pub(super) struct ResumeBackoff {
@@ -13,12 +18,13 @@ pub(super) struct ResumeBackoff {
     lost_since: Option<Instant>,
     /// The last time that a coordinator took the call.
     resumed_at: Option<Instant>,
-    pause: Duration,
+    /// Set by the first attempt, which has no pause.
+    pauses: Option<Pauses>,
 }
 
 impl ResumeBackoff {
     pub(super) fn new(bound: Duration) -> Self {
-        Self { bound, lost_since: None, resumed_at: None, pause: Duration::ZERO }
+        Self { bound, lost_since: None, resumed_at: None, pauses: None }
     }
 
     /// After a success.
@@ -42,9 +48,13 @@ impl ResumeBackoff {
         if now - since >= self.bound {
             return None;
         }
-        let pause = self.pause;
-        self.pause = (pause * 2).clamp(limits::RESUME_BACKOFF_MIN, limits::RESUME_BACKOFF_MAX);
-        Some(pause.mul_f64(rand::random_range(0.5..=1.0)))
+        match &mut self.pauses {
+            Some(pauses) => Some(pauses.next_pause()),
+            None => {
+                self.pauses = Some(BACKOFF.start());
+                Some(Duration::ZERO)
+            }
+        }
     }
 
     /// The deadline of the attempts.
