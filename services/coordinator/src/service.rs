@@ -140,7 +140,7 @@ impl Service {
             };
             // A broken coordinator has nothing to hand over: its streams are cut.
             if broken.is_none() {
-                loops.rest();
+                loops.stop_for_drain();
                 core.leave().await;
             }
             closing.start();
@@ -157,7 +157,9 @@ impl Service {
         if let Some(cluster) = core.store.cluster()
             && timeout(limits::LEAVE_TIMEOUT, cluster.leave()).await.is_err()
         {
-            tracing::warn!("the store does not answer: the tasks of this coordinator wait until its lease ends");
+            tracing::warn!(
+                "the store does not answer: the tasks of this coordinator wait until its lease ends"
+            );
         }
         core.released().await;
         ended

@@ -119,12 +119,12 @@ impl Core {
     ) -> Result<Caller, Error> {
         let token = claimed.token.clone();
         match self.authenticate_attempt(caller, claimed) {
-            Err(Error::NotOwner) => Err(self.elsewhere_or_over(&token).await?),
+            Err(Error::NotOwner) => Err(self.moved_or_over(&token).await?),
             believed => believed,
         }
     }
 
-    async fn elsewhere_or_over(&self, token: &str) -> Result<Error, Error> {
+    async fn moved_or_over(&self, token: &str) -> Result<Error, Error> {
         let Some(said) = AttemptClaims::read(token) else { return Ok(Error::AttemptOver) };
         let (id, attempt) = (said.task, said.attempt);
         let stored = self.store.task(id, Scope::default()).await?;

@@ -37,7 +37,7 @@ use crate::{
         core::Core,
         effect::Effect,
         store_outage::{self, read_in_time},
-        timeouts::Tie,
+        timeouts::DisconnectGuard,
     },
     error::Error,
     policy::capabilities,
@@ -178,7 +178,7 @@ impl Core {
                 let start = Start::Snapshot { history: options.history };
                 let mut subscription = read_in_time(self.subscribe_id(id, start)).await?;
                 subscription.closes_at_question();
-                Ok(subscription.tied(Tie::of(caller, self, id)))
+                Ok(subscription.guarded_by(DisconnectGuard::of(caller, self, id)))
             }
             Outcome::Message(message) => Ok(Subscription::message(Arc::clone(self), id, message)),
         }
@@ -297,7 +297,7 @@ impl Core {
         });
         self.notify_watched(id);
         // The copy in memory may be older than the stored state. The next comparison finds it too.
-        if let Err(error) = self.look_again(id).await {
+        if let Err(error) = self.refresh_task(id).await {
             tracing::debug!(task.id = %id, %error, "cannot be read again");
         }
     }

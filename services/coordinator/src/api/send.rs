@@ -124,8 +124,7 @@ impl Core {
         caller: &Caller,
         done: Done,
     ) {
-        let elsewhere =
-            store_outage::write_in_time(self.answered_elsewhere(sending, caller, false));
+        let elsewhere = store_outage::write_in_time(self.answer_if_remote(sending, caller, false));
         let sending = match elsewhere.await {
             Ok(Taken::Remote(id)) => {
                 self.lock().has_left(caller);
@@ -144,7 +143,7 @@ impl Core {
     }
 
     /// Stores an answer to a task that a peer owns.
-    pub(crate) async fn answered_elsewhere(
+    pub(crate) async fn answer_if_remote(
         self: &Arc<Self>,
         sending: Sending,
         caller: &Caller,
@@ -164,7 +163,7 @@ impl Core {
             let extras = Extras { key, pushes: push.into_iter().collect() };
             (extras != Extras::default()).then(|| Box::new(extras))
         };
-        let answered = self.answer_elsewhere(*task, &request, caller, streams, with).await?;
+        let answered = self.answer_remote(*task, &request, caller, streams, with).await?;
         Ok(match answered {
             Answered::Remote(id) => Taken::Remote(id),
             Answered::Here(task) => {
@@ -206,7 +205,7 @@ impl Core {
                 state.calls.insert(call, id);
             }
             if let Some(grace) = caller.cancel_after.filter(|_| left) {
-                state.abandon_after(id, grace);
+                state.start_disconnect_grace(id, grace);
             }
             self.deliver_after_commit(state, pushes);
             Ok(())
@@ -242,7 +241,7 @@ impl Core {
         let core = Arc::clone(self);
         let ringing = tokio::spawn(async move {
             tokio::time::sleep_until(deadline).await;
-            let ended = core.lock().end_patience(call);
+            let ended = core.lock().take_expired_call(call);
             if let Some((id, done)) = ended {
                 done(Err(Error::PatienceEnded(id).into()));
             }

@@ -24,7 +24,7 @@ use crate::{
         core::Core,
         effect::Effect,
         store_outage,
-        timeouts::Tie,
+        timeouts::DisconnectGuard,
     },
     error::Error,
     policy::capabilities,
@@ -88,7 +88,7 @@ impl Core {
         options: Options,
         caller: &Caller,
     ) -> Result<Subscription, Error> {
-        let elsewhere = store_outage::write_in_time(self.answered_elsewhere(sending, caller, true));
+        let elsewhere = store_outage::write_in_time(self.answer_if_remote(sending, caller, true));
         let sending = match elsewhere.await? {
             Taken::Remote(id) => {
                 let start = Start::Snapshot { history: options.history };
@@ -96,7 +96,7 @@ impl Core {
                 let subscribed = subscribed.map_err(|error| store_outage::stored(error, id));
                 let mut subscription = subscribed.map_err(|error| unserved(error, id))?;
                 subscription.closes_at_question();
-                return Ok(subscription.tied(Tie::of(caller, self, id)));
+                return Ok(subscription.guarded_by(DisconnectGuard::of(caller, self, id)));
             }
             Taken::NotYet(sending) => sending,
         };
@@ -155,14 +155,14 @@ impl Core {
             let rejected = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
             return Err(rejected.err().map_or_else(Error::unanswered, Error::from));
         };
-        let tie = Tie::of(caller, self, id);
+        let guard = DisconnectGuard::of(caller, self, id);
         let answer = first.await.unwrap_or_else(|_| Err(Error::unanswered().into()));
         let core = Arc::clone(self);
         match answer.map_err(Error::from)? {
             SendMessageResponse { payload: Some(Payload::Message(m)) } => {
-                Ok(Subscription::message(core, id, m).tied(tie))
+                Ok(Subscription::message(core, id, m).guarded_by(guard))
             }
-            _ => Ok(Subscription::started(core, id, seq, snapshot, events).tied(tie)),
+            _ => Ok(Subscription::started(core, id, seq, snapshot, events).guarded_by(guard)),
         }
     }
 }

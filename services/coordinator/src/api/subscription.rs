@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     clock::now,
-    engine::{active_task::Seen, core::Core, timeouts::Tie},
+    engine::{active_task::Seen, core::Core, timeouts::DisconnectGuard},
     error::Error,
     task::{Task, frame::Ids, millis},
 };
@@ -34,7 +34,7 @@ pub(crate) struct Subscription {
     ready: VecDeque<Frame>,
     source: Source,
     until_question: bool,
-    tie: Option<Tie>,
+    guard: Option<DisconnectGuard>,
 }
 
 /// The start of a subscription.
@@ -61,7 +61,7 @@ impl Subscription {
         let frame = frame(0, Payload::Message(message));
         let (ready, source) = (VecDeque::from([frame]), Source::Over);
         let context_id = String::new();
-        Self { core, id, context_id, seq: 0, ready, source, until_question: true, tie: None }
+        Self { core, id, context_id, seq: 0, ready, source, until_question: true, guard: None }
     }
 
     /// A stream of a task that was just started or answered, with its state at event `seq`.
@@ -80,7 +80,7 @@ impl Subscription {
             ready: VecDeque::from([frame(seq, Payload::Task(task))]),
             source: Source::ActiveTask(events),
             until_question: true,
-            tie: None,
+            guard: None,
         };
         // Another question may be open beside the answered one.
         subscription.closes_at_question();
@@ -105,7 +105,7 @@ impl Subscription {
                 ready: VecDeque::new(),
                 source: if elsewhere { Source::Remote } else { Source::Replay(events) },
                 until_question: false,
-                tie: None,
+                guard: None,
             },
             Start::Snapshot { history } => Self {
                 core,
@@ -123,14 +123,14 @@ impl Subscription {
                     Payload::Task(Confirmed::into_a2a(task, history)),
                 )]),
                 until_question: false,
-                tie: None,
+                guard: None,
             },
         }
     }
 
     /// Cancels the task if the stream is dropped before its end.
-    pub(crate) fn tied(self, tie: Option<Tie>) -> Self {
-        Self { tie, ..self }
+    pub(crate) fn guarded_by(self, guard: Option<DisconnectGuard>) -> Self {
+        Self { guard, ..self }
     }
 
     /// Ends the stream also when the task asks for input, as a streaming send does.
@@ -146,9 +146,9 @@ impl Subscription {
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Error> {
         let next = self.advance().await;
         if !matches!(next, Ok(Some(_)))
-            && let Some(tie) = self.tie.take()
+            && let Some(guard) = self.guard.take()
         {
-            tie.disarm();
+            guard.disarm();
         }
         next
     }
@@ -173,7 +173,7 @@ impl Subscription {
                     if self.core.store.rows(vec![self.id]).await?.is_empty() {
                         return Err(Error::TaskNotFound(self.id.to_string()));
                     }
-                    let events = self.core.watch_elsewhere(self.id, self.seq)?;
+                    let events = self.core.watch_remote(self.id, self.seq)?;
                     self.source = Source::Replay(Some(events));
                 }
             }

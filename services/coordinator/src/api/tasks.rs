@@ -209,8 +209,8 @@ impl Core {
             }
             let stopped = match self.stop_here(task.id, &failure, initiator).await? {
                 Here::Done(stopped) => Some(*stopped),
-                Here::Raced => None,
-                Here::Unknown => self.stop_elsewhere(&task, &failure).await?,
+                Here::LostRace => None,
+                Here::Unknown => self.cancel_remote(&task, &failure).await?,
             };
             if let Some(stopped) = stopped {
                 return Ok(stopped);
@@ -271,9 +271,9 @@ impl Core {
             Ok(Ok(SendMessageResponse { payload: Some(Payload::Task(task)) })) => {
                 // The waiter gets any end, also one that came before the cancel.
                 let ours = task.status.as_ref().is_some_and(|s| s.state() == TaskState::Canceled);
-                Ok(if ours { Here::Done(Box::new(task)) } else { Here::Raced })
+                Ok(if ours { Here::Done(Box::new(task)) } else { Here::LostRace })
             }
-            Ok(Err(CallError::Conflict)) => Ok(Here::Raced),
+            Ok(Err(CallError::Conflict)) => Ok(Here::LostRace),
             Ok(Err(CallError::Failed(failure))) => Err(failure.into()),
             _ => Err(Error::unanswered()),
         }
@@ -358,7 +358,7 @@ impl Core {
 
 impl Core {
     /// Confirmed events of a task that a peer owns, unless it has just moved here.
-    pub(crate) fn watch_elsewhere(
+    pub(crate) fn watch_remote(
         &self,
         id: TaskId,
         after: u64,
@@ -384,7 +384,7 @@ impl State {
 enum Here {
     Done(Box<a2a::Task>),
     /// A peer was first.
-    Raced,
+    LostRace,
     /// The task has ended, or a peer owns it.
     Unknown,
 }

@@ -48,10 +48,10 @@ impl Loops {
         let mut loops = vec![
             Loop::spawn("writer", false, write),
             Loop::spawn("sweeper", true, sweep::run(own())),
-            Loop::spawn("timekeeper", true, own().keep_time()),
+            Loop::spawn("timekeeper", true, own().run_timers()),
         ];
         if core.store.cluster().is_some() {
-            loops.push(Loop::spawn("neighbour", false, own().keep_cluster()));
+            loops.push(Loop::spawn("neighbour", false, own().run_cluster()));
         }
         Self(loops)
     }
@@ -67,7 +67,7 @@ impl Loops {
 
     /// Stops the loops that must not run while the coordinator leaves: workers that it detaches
     /// itself are not lost.
-    pub(crate) fn rest(&self) {
+    pub(crate) fn stop_for_drain(&self) {
         self.0.iter().filter(|one| one.stops_first).for_each(|one| one.task.abort());
     }
 

@@ -40,7 +40,7 @@ pub(crate) async fn run(core: Arc<Core>) {
         let grace = Duration::from_millis(core.config.reattach_grace_ms);
         core.change(|state| {
             for worker in state.overdue(grace) {
-                state.lose(worker, now);
+                state.lose_worker(worker, now);
             }
             state.serve_queues(now);
             state.give_up_waiting(&core.config, now);

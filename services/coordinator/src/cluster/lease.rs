@@ -42,10 +42,10 @@ const LOOKS_TO_COMPARE: u32 = 4;
 
 impl Core {
     /// Runs the lease loop and the notification loop. Does nothing on a store that is not shared.
-    pub(crate) async fn keep_cluster(self: Arc<Self>) {
+    pub(crate) async fn run_cluster(self: Arc<Self>) {
         let Some(cluster) = self.store.cluster() else { return };
         // Concurrent: handling notifications must not delay the lease.
-        tokio::join!(self.keep_lease(cluster), self.keep_up(cluster));
+        tokio::join!(self.keep_lease(cluster), self.handle_notifications(cluster));
     }
 
     async fn keep_lease(self: &Arc<Self>, cluster: &dyn Cluster) {
@@ -55,7 +55,7 @@ impl Core {
         let mut clock = store_outage::clock();
         loop {
             beats.tick().await;
-            match self.patiently(&mut clock, self.beat(cluster), &mut []).await {
+            match self.await_store(&mut clock, self.beat(cluster), &mut []).await {
                 Ok(began) => good_until = began + self.lease(),
                 Err(error) => {
                     let renewed = good_until - self.lease();
@@ -69,7 +69,7 @@ impl Core {
     }
 
     /// Handles notifications, and looks at the store periodically.
-    async fn keep_up(self: &Arc<Self>, cluster: &dyn Cluster) {
+    async fn handle_notifications(self: &Arc<Self>, cluster: &dyn Cluster) {
         let mut notices = cluster.notices();
         let mut looks = interval(self.beat_interval());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -85,7 +85,7 @@ impl Core {
             }
             self.refresh_remote_watches().await;
             self.claim_work(cluster).await;
-            self.stop_forsaken();
+            self.cancel_unwatched_remote_tasks();
         }
     }
 
@@ -187,7 +187,7 @@ impl Core {
             let now = now();
             let ids: Vec<_> = tasks.iter().map(|task| task.id).collect();
             for task in tasks {
-                state.let_go_of_older(&task);
+                state.drop_stale_copy(&task);
                 if let Some(active) = state.tasks.get_mut(&task.id) {
                     active.owned_since = Instant::now();
                 }
@@ -196,9 +196,9 @@ impl Core {
                     let worker = task.worker.parse::<WorkerId>();
                     worker.into_iter().for_each(|worker| state.registry.detach(worker));
                 }
-                state.remember(task, now);
+                state.load(task, now);
             }
-            ids.iter().for_each(|id| state.join_family(*id, now));
+            ids.iter().for_each(|id| state.join_task_tree(*id, now));
             state.serve_queues(now);
             ids.into_iter().for_each(|id| state.announce_if_queued(id));
         });
@@ -232,7 +232,7 @@ impl Core {
     }
 
     /// Cancels tasks of peers whose last watcher here has left, as their callers requested.
-    fn stop_forsaken(self: &Arc<Self>) {
+    fn cancel_unwatched_remote_tasks(self: &Arc<Self>) {
         let remote_to_cancel = std::mem::take(&mut self.lock().remote_to_cancel);
         for id in remote_to_cancel {
             let core = Arc::clone(self);
@@ -288,7 +288,7 @@ impl State {
         for id in gone {
             let Some(worker) = self.registry.workers.remove(&id) else { continue };
             for (task, _) in worker.running() {
-                self.take_back(task, id, now);
+                self.release_attempt(task, id, now);
             }
         }
     }
@@ -303,7 +303,7 @@ impl State {
     }
 
     /// Drops the older in-memory copy of a task that was lost and acquired again.
-    fn let_go_of_older(&mut self, task: &Task) {
+    fn drop_stale_copy(&mut self, task: &Task) {
         let known = self.tasks.get(&task.id);
         if known
             .is_some_and(|active| active.is_confirmed() && active.pending().version < task.version)
@@ -326,7 +326,7 @@ impl State {
             return Vec::new();
         }
         let names: Vec<_> = self.registry.agents.keys().cloned().collect();
-        let wanted = names.into_iter().filter(|name| self.registry.peer_load.wants(name));
+        let wanted = names.into_iter().filter(|name| self.registry.peer_load.has_backlog(name));
         let wanted: Vec<_> = wanted.collect();
         let room = wanted.into_iter().map(|name| {
             let room = self.registry.room_for(&name);

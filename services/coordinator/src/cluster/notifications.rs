@@ -21,12 +21,12 @@ impl Core {
         let heard = match notice {
             Notice::Changed(ids) => self.on_tasks_changed(ids).await,
             Notice::Queued(agents) => {
-                self.lock().registry.peer_load.want(agents);
+                self.lock().registry.peer_load.note_backlog(agents);
                 Ok(())
             }
-            Notice::Offered => self.learn_offers().await,
+            Notice::Offered => self.load_agents().await,
             Notice::Followed(id) => {
-                self.touch(|state| state.is_wanted_elsewhere(id));
+                self.touch(|state| state.clear_disconnect_grace(id));
                 Ok(())
             }
             Notice::Left => {
@@ -56,13 +56,13 @@ impl Core {
             (ours, kin)
         };
         for id in ours {
-            self.look_again(id).await?;
+            self.refresh_task(id).await?;
         }
-        self.look_at_kin(kin).await
+        self.check_remote_relatives(kin).await
     }
 
     /// Reads the relatives that peers own: children end with their parent.
-    async fn look_at_kin(&self, ids: Vec<TaskId>) -> Result<(), Error> {
+    async fn check_remote_relatives(&self, ids: Vec<TaskId>) -> Result<(), Error> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -84,12 +84,12 @@ impl Core {
             // The name comes from a caller and may not exist, so only this agent is read.
             let only = (!agent.is_empty()).then(|| agent.to_owned());
             let known = self.store.agents(only).await?;
-            self.change(|state| known.into_iter().for_each(|known| state.registry.learn(known)));
+            self.change(|state| known.into_iter().for_each(|known| state.registry.restore(known)));
         }
         Ok(())
     }
 
-    async fn learn_offers(&self) -> Result<(), Error> {
+    async fn load_agents(&self) -> Result<(), Error> {
         let known = self.store.agents(None).await?;
         self.change(|state| state.reconcile_agents(known));
         Ok(())
@@ -102,20 +102,20 @@ impl Core {
         }
         let compared = async {
             let owned = cluster.owned().await?;
-            let (astray, unknown, kin): (Vec<_>, Vec<_>, _) = {
+            let (owned_only_in_memory, unknown, kin): (Vec<_>, Vec<_>, _) = {
                 let mut state = self.lock();
                 let followed: Vec<_> = state.remote_watches.keys().copied().collect();
                 state.remote_dirty.extend(followed);
                 let unknown = owned.iter().map(|(id, _)| *id);
                 let unknown = unknown.filter(|id| !state.tasks.contains(id)).collect();
-                (state.astray(&owned), unknown, state.kin_elsewhere())
+                (state.owned_only_in_memory(&owned), unknown, state.remote_relatives())
             };
-            for id in astray {
-                self.look_again(id).await?;
+            for id in owned_only_in_memory {
+                self.refresh_task(id).await?;
             }
-            self.take_in_unknown(unknown).await?;
-            self.look_at_kin(kin).await?;
-            self.learn_offers().await
+            self.activate_unknown_tasks(unknown).await?;
+            self.check_remote_relatives(kin).await?;
+            self.load_agents().await
         };
         if let Err(error) = compared.await {
             tracing::debug!(%error, "the store cannot be compared with");
@@ -123,7 +123,7 @@ impl Core {
     }
 
     /// Activates tasks that the store assigned to this coordinator in an answer that was lost.
-    async fn take_in_unknown(&self, ids: Vec<TaskId>) -> Result<(), Error> {
+    async fn activate_unknown_tasks(&self, ids: Vec<TaskId>) -> Result<(), Error> {
         for id in ids {
             let stored = match self.store.task(id, Scope::default()).await {
                 Err(ReadError::Damaged { .. }) => continue,
@@ -150,12 +150,12 @@ impl State {
     }
 
     /// Tasks that memory counts as owned and the store does not.
-    fn astray(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
+    fn owned_only_in_memory(&self, owned: &[(TaskId, u64)]) -> Vec<TaskId> {
         let owned: HashMap<_, _> = owned.iter().copied().collect();
         let active = self.tasks.iter().filter(|(_, active)| active.is_confirmed());
-        let astray = active.filter(|(id, active)| {
+        let owned_only_in_memory = active.filter(|(id, active)| {
             owned.get(id).is_none_or(|version| *version > active.pending().version)
         });
-        astray.map(|(id, _)| id).collect()
+        owned_only_in_memory.map(|(id, _)| id).collect()
     }
 }

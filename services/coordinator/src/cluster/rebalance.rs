@@ -100,7 +100,7 @@ mod tests {
     };
 
     #[tokio::test]
-    async fn no_more_are_sent_than_are_too_many_and_none_round_in_circles() {
+    async fn rebalance_evicts_only_the_surplus_and_no_worker_twice() {
         let mut bench = Bench::start(vec![offer("a")]).await;
         let (one, other) = (bench.worker, WorkerId::new());
         bench.worker = other;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_no_more_than_a_share_keeps_it() {
+    fn coordinator_within_its_share_evicts_nobody() {
         assert_eq!(excess(5, 0, &[]), 0, "there is nobody else");
         assert_eq!(excess(1, 0, &[0]), 0);
         assert_eq!(excess(2, 0, &[1]), 0);
@@ -147,7 +147,7 @@ mod tests {
     proptest! {
         /// Everybody sends at once, and who is sent goes anywhere else.
         #[test]
-        fn whatever_it_was_it_comes_to_rest(
+        fn rebalance_converges(
             mut at in proptest::collection::vec(0usize..60, 2..6),
             seed: u64,
         ) {

@@ -46,7 +46,7 @@ pub(crate) struct RemoteStep {
 
 impl Core {
     /// Reads a task that a peer may have changed, and reconciles its copy in memory.
-    pub(crate) async fn look_again(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
+    pub(crate) async fn refresh_task(self: &Arc<Self>, id: TaskId) -> Result<(), Error> {
         let Some(published) = self.lock().tasks.get(&id).map(|active| active.published) else {
             return Ok(());
         };
@@ -119,7 +119,7 @@ impl State {
 
     /// Takes out the waiters of the refused write and of writes built on it, here or in the remote
     /// watch.
-    pub(crate) fn take_riders(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
+    pub(crate) fn take_dependent_waiters(&mut self, id: TaskId, refused: u64) -> Vec<Waiter> {
         let waiters = match self.tasks.get_mut(&id) {
             Some(active) => &mut active.waiters,
             None => match self.remote_watches.get_mut(&id) {
@@ -180,13 +180,13 @@ impl State {
             self.count_waiting(&agent, -1);
         }
         self.tasks.remove(&id);
-        self.forget_time(id);
+        self.clear_timers(id);
         if let Ok(worker) = old.parse::<WorkerId>() {
             self.finish_on(worker, id);
         }
-        self.remember(step.task, now);
+        self.load(step.task, now);
         self.announce_if_queued(id);
-        self.join_family(id, now);
+        self.join_task_tree(id, now);
         if let Some(active) = self.tasks.get_mut(&id) {
             active.waiters = waiters;
         }
@@ -200,7 +200,7 @@ impl State {
         let (agent, runner) =
             (active.pending().agent.clone(), active.pending().runner().to_owned());
         let abandoned = self.timers.at(Timer::Abandoned(id));
-        self.forget_time(id);
+        self.clear_timers(id);
         abandoned.into_iter().for_each(|at| self.timers.set(Timer::Abandoned(id), at));
         self.leave_queues(id, &agent);
         if is_waiting(active.pending().state) {
@@ -240,7 +240,7 @@ impl State {
         let asks = is_waiting(active.pending().state);
         let spans = active.follow_spans(&self.registry);
         spans.into_iter().for_each(|spans| self.after_commit(spans.into()));
-        self.watch_time(id);
+        self.set_timers(id);
         if over {
             if let Some(worker) = worker {
                 self.tell_stop(worker, id, attempt);

@@ -31,18 +31,18 @@ pub(crate) const STEP_TRIES: usize = 8;
 
 impl Core {
     /// Whether a peer owns this task.
-    pub(crate) fn is_elsewhere(&self, task: &Task) -> bool {
+    pub(crate) fn is_owned_by_peer(&self, task: &Task) -> bool {
         let state = self.lock();
         state.is_shared && !task.is_final() && !state.tasks.contains(&task.id)
     }
 
     /// Cancels a remote task. `None`: a peer was first, or the task is owned here by now.
-    pub(crate) async fn stop_elsewhere(
+    pub(crate) async fn cancel_remote(
         self: &Arc<Self>,
         task: &Task,
         failure: &Failure,
     ) -> Result<Option<a2a::Task>, Error> {
-        if !self.is_elsewhere(task) {
+        if !self.is_owned_by_peer(task) {
             return Ok(None);
         }
         let mut task = task.clone();
@@ -60,7 +60,7 @@ impl Core {
                 self.change(|state| state.on_remote_relative_ended(id, now()));
                 // The task may be owned here by now, and a coordinator gets no notification of its
                 // own write.
-                self.look_again(id).await?;
+                self.refresh_task(id).await?;
                 Ok(Some(Confirmed::into_a2a(task, None)))
             }
             false => Ok(None),
@@ -68,7 +68,7 @@ impl Core {
     }
 
     /// Answers a question of a remote task and returns its id.
-    pub(crate) async fn answer_elsewhere(
+    pub(crate) async fn answer_remote(
         self: &Arc<Self>,
         task: Task,
         request: &SendMessageRequest,
@@ -78,7 +78,7 @@ impl Core {
     ) -> Result<Answered, Error> {
         let mut task = task;
         for _ in 0..STEP_TRIES {
-            if !self.is_elsewhere(&task) {
+            if !self.is_owned_by_peer(&task) {
                 return Ok(Answered::Here(Box::new(task)));
             }
             let body = {
@@ -90,7 +90,7 @@ impl Core {
             let extras = with(&task);
             if self.write_by_version(&mut task, body, extras).await? {
                 // The task may be owned here by now, as after a cancel.
-                self.look_again(task.id).await?;
+                self.refresh_task(task.id).await?;
                 return Ok(Answered::Remote(task.id));
             }
             let not_found = || Error::TaskNotFound(task.id.to_string());

@@ -36,7 +36,7 @@ impl Core {
             let CommitQueue { writes, mut post_commits } = self.take_batch();
             if post_commits.is_empty() {
                 self.publish(std::mem::take(&mut confirmed));
-                if self.rest() {
+                if self.go_idle() {
                     self.work.notified().await;
                 }
                 continue;
@@ -45,7 +45,7 @@ impl Core {
             let answer = (expected > 0).then(|| self.store.commit(writes));
             self.publish(std::mem::take(&mut confirmed));
             let written = match answer {
-                Some(answer) => self.patiently(&mut clock, answer, &mut post_commits).await,
+                Some(answer) => self.await_store(&mut clock, answer, &mut post_commits).await,
                 None => Ok(Written::new()),
             };
             let Ok(written) = written else {
@@ -71,7 +71,7 @@ impl Core {
                         // In order: the remote change comes after the confirmed writes before it.
                         self.publish(std::mem::take(&mut confirmed));
                         refused.extend(post_commit.task.as_ref().map(|task| task.0));
-                        self.abandon(post_commit).await;
+                        self.undo_refused(post_commit).await;
                     }
                     false if is_so => confirmed.push(post_commit),
                     false => answer_all(post_commit.effects, Vec::new(), &CallError::Conflict),
@@ -83,7 +83,7 @@ impl Core {
     /// Rolls back a task whose write lost a race with another coordinator (optimistic concurrency).
     /// The callers of the refused writes get a conflict, and the task is read again; other waiters
     /// keep waiting, also if another coordinator now owns the task.
-    async fn abandon(self: &Arc<Self>, refused: PostCommit) {
+    async fn undo_refused(self: &Arc<Self>, refused: PostCommit) {
         self.meters.conflicts.add(1);
         let failure = CallError::Conflict;
         answer_all(refused.effects, Vec::new(), &failure);
@@ -100,7 +100,7 @@ impl Core {
         };
         let (withdrawn, lost) = self.change(|state| {
             let withdrawn = state.queue.withdraw(id);
-            let mut lost = state.take_riders(id, first);
+            let mut lost = state.take_dependent_waiters(id, first);
             lost.extend(state.rollback(id, found, now()));
             (withdrawn, lost)
         });
@@ -113,7 +113,7 @@ impl Core {
     }
 
     /// Marks the commit loop as idle. False: a write was queued meanwhile.
-    fn rest(&self) -> bool {
+    fn go_idle(&self) -> bool {
         let mut state = self.lock();
         state.busy = false;
         state.queue.post_commits.is_empty()
@@ -151,7 +151,7 @@ impl Core {
                 tokio::time::sleep(READ_PAUSE).await;
             }
         };
-        self.patiently(&mut store_outage::clock(), recovery, &mut []).await;
+        self.await_store(&mut store_outage::clock(), recovery, &mut []).await;
     }
 
     /// Discards the in-memory state, refuses new calls, and answers waiting calls: with their task
@@ -202,11 +202,11 @@ impl Core {
         let unfinished = self.store.unfinished_pushes().await?;
         let now = now();
         self.change(|state| {
-            offers.into_iter().for_each(|known| state.registry.learn(known));
+            offers.into_iter().for_each(|known| state.registry.restore(known));
             for task in tasks {
-                state.remember(task, now);
+                state.load(task, now);
             }
-            state.join_families(now);
+            state.rebuild_task_tree(now);
             state.since = Instant::now();
             self.deliver_unfinished(state, unfinished);
             state.closed = state.closed.filter(|why| *why == Closed::Leaving);

@@ -154,7 +154,7 @@ impl State {
         active.may_reply_without_task = may_message;
         active.key = key.map(Box::new);
         self.tasks.insert(id, active);
-        self.join_family(id, now);
+        self.join_task_tree(id, now);
         let target = self.tasks.get(&id).map_or(agent, |active| self.target(active.pending()));
         // Queued tasks come first (fairness).
         let queues = self.registry.agents.get(&target).is_some_and(|a| !a.queue.is_empty());

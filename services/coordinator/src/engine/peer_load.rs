@@ -110,11 +110,11 @@ impl PeerLoad {
     }
 
     /// Tasks of these agents are queued at a peer.
-    pub(crate) fn want(&mut self, agents: Vec<String>) {
+    pub(crate) fn note_backlog(&mut self, agents: Vec<String>) {
         self.agents_with_backlog.extend(agents);
     }
 
-    pub(crate) fn wants(&self, agent: &str) -> bool {
+    pub(crate) fn has_backlog(&self, agent: &str) -> bool {
         self.agents_with_backlog.contains(agent)
     }
 
@@ -129,16 +129,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_heard_since_their_last_beat_is_not_forgotten_with_it() {
+    fn backlog_announced_since_the_last_heartbeat_is_kept() {
         let mut elsewhere = PeerLoad::new(vec![Presence::default()]);
-        elsewhere.want(vec!["a".to_owned()]);
+        elsewhere.note_backlog(vec!["a".to_owned()]);
         elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
-        assert!(elsewhere.wants("a"), "they may have said theirs before it waited");
+        assert!(elsewhere.has_backlog("a"), "they may have said theirs before it waited");
         elsewhere.clear_backlog("a");
         elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
-        assert!(!elsewhere.wants("a"));
-        elsewhere.want(vec!["a".to_owned()]);
+        assert!(!elsewhere.has_backlog("a"));
+        elsewhere.note_backlog(vec!["a".to_owned()]);
         elsewhere.followed_by(PeerLoad::default());
-        assert!(!elsewhere.wants("a"), "there is nobody left");
+        assert!(!elsewhere.has_backlog("a"), "there is nobody left");
     }
 }

@@ -74,7 +74,9 @@ impl State {
             (before, after, run, attempt, changed, calls)
         });
         let Some((before, after, run, attempt, changed, calls)) = ingested else { return };
-        calls.iter().for_each(|call| drop(self.calls.remove(call)));
+        for call in &calls {
+            self.calls.remove(call);
+        }
         if let Some(message) = &run.message {
             let ack = Ack { task_id: id.to_string(), attempt, number: run.highest };
             self.erase(worker, id, message, ack, now);
@@ -95,7 +97,7 @@ impl State {
         let mut effects = vec![Effect::Ack(worker, ack), Effect::Note(id)];
         effects.extend(active.end_spans(&self.registry).map(Effect::from));
         self.drop_calls(&active);
-        self.forget_time(id);
+        self.clear_timers(id);
         self.note(active.pending().runner(), id, HealthSignal::Serves, now);
         active.meters.ended(TaskState::Completed, active.pending().created, now);
         let mut key = active.key.take();
@@ -146,7 +148,7 @@ impl State {
         let by = i32::from(after.waiting) - i32::from(before.waiting);
         self.count_waiting(&after.agent, by);
         if after.unassigned && after.needs_worker {
-            self.place_in_time(id, now);
+            self.place_after_pause(id, now);
         }
     }
 

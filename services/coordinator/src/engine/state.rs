@@ -217,7 +217,7 @@ impl State {
         self.early_disconnects.remove(&call);
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(grace) = waiter.cancel_after {
-            self.abandon_after(id, grace);
+            self.start_disconnect_grace(id, grace);
         }
         Some(waiter)
     }
@@ -234,7 +234,7 @@ impl State {
 
     /// Removes the waiter of a call that reached its deadline. The caller learns the id of the
     /// task, so the reply can no longer be a bare message.
-    pub(crate) fn end_patience(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
+    pub(crate) fn take_expired_call(&mut self, call: CallKey) -> Option<(TaskId, Done)> {
         let (id, waiter) = self.take_waiter(call)?;
         if let Some(active) = self.tasks.get_mut(&id) {
             active.may_reply_without_task = false;

@@ -54,7 +54,7 @@ pub(crate) fn clock() -> Interval {
 impl Core {
     /// Awaits the store. While the store is silent, the waiting callers are answered; `under_way`
     /// is the batch that the store has.
-    pub(crate) async fn patiently<T>(
+    pub(crate) async fn await_store<T>(
         &self,
         clock: &mut Interval,
         store: impl Future<Output = T>,

@@ -49,29 +49,29 @@ impl TaskTree {
     /// Adds a detached child whose parent has ended already.
     fn join_gone(&mut self, parent: TaskId, id: TaskId) {
         self.join(parent, id, true);
-        if let Some(kin) = self.0.get_mut(&parent) {
-            kin.is_gone = true;
+        if let Some(node) = self.0.get_mut(&parent) {
+            node.is_gone = true;
         }
     }
 
     /// Removes an ended task and returns the children that end with it. Detached children and their
     /// descendants still count at the ancestors, so that the bound holds.
     fn leave(&mut self, id: TaskId) -> Vec<TaskId> {
-        let Some(kin) = self.0.get(&id).filter(|kin| !kin.is_gone) else { return Vec::new() };
-        let ending = kin.children.iter().filter(|child| !child.detached);
+        let Some(node) = self.0.get(&id).filter(|node| !node.is_gone) else { return Vec::new() };
+        let ending = node.children.iter().filter(|child| !child.detached);
         let ending: Vec<_> = ending.map(|child| child.id).collect();
-        let size = |id: &TaskId| 1 + self.0.get(id).map_or(0, |kin| kin.descendants);
+        let size = |id: &TaskId| 1 + self.0.get(id).map_or(0, |node| node.descendants);
         let gone = ending.iter().map(size).sum::<usize>();
         for child in &ending {
-            if let Some(kin) = self.0.get_mut(child) {
-                kin.parent = None;
+            if let Some(node) = self.0.get_mut(child) {
+                node.parent = None;
             }
         }
-        let Some(kin) = self.0.get_mut(&id) else { return ending };
-        kin.is_gone = true;
-        kin.children.retain(|child| child.detached);
-        kin.descendants = kin.descendants.saturating_sub(gone);
-        let parent = kin.parent;
+        let Some(node) = self.0.get_mut(&id) else { return ending };
+        node.is_gone = true;
+        node.children.retain(|child| child.detached);
+        node.descendants = node.descendants.saturating_sub(gone);
+        let parent = node.parent;
         if let Some(parent) = parent.and_then(|parent| self.0.get_mut(&parent)) {
             // A detached child does not end with its parent.
             parent.children.retain(|child| child.id != id);
@@ -86,7 +86,7 @@ impl TaskTree {
     /// Live tasks below the topmost known ancestor, or below the task itself.
     fn below_root(&self, id: TaskId) -> usize {
         let mut at = self.0.get(&id);
-        while let Some(above) = at.and_then(|kin| self.0.get(&kin.parent?)) {
+        while let Some(above) = at.and_then(|node| self.0.get(&node.parent?)) {
             at = Some(above);
         }
         at.map_or(0, |root| root.descendants)
@@ -94,9 +94,9 @@ impl TaskTree {
 
     fn count(&mut self, from: TaskId, change: impl Fn(usize) -> usize) {
         let mut at = Some(from);
-        while let Some(kin) = at.and_then(|id| self.0.get_mut(&id)) {
-            kin.descendants = change(kin.descendants);
-            at = kin.parent;
+        while let Some(node) = at.and_then(|id| self.0.get_mut(&id)) {
+            node.descendants = change(node.descendants);
+            at = node.parent;
         }
     }
 
@@ -105,8 +105,11 @@ impl TaskTree {
     fn forget_empty(&mut self, id: TaskId) {
         let mut at = Some(id);
         while let Some(id) = at {
-            let empty = |kin: &&Node| kin.descendants == 0 && (kin.is_gone || kin.parent.is_none());
-            let Some(parent) = self.0.get(&id).filter(empty).map(|kin| kin.parent) else { return };
+            let empty =
+                |node: &&Node| node.descendants == 0 && (node.is_gone || node.parent.is_none());
+            let Some(parent) = self.0.get(&id).filter(empty).map(|node| node.parent) else {
+                return;
+            };
             self.0.remove(&id);
             at = parent;
         }
@@ -114,7 +117,7 @@ impl TaskTree {
 
     /// Whether the task is known and not known to have ended.
     fn lives(&self, id: &TaskId) -> bool {
-        self.0.get(id).is_some_and(|kin| !kin.is_gone)
+        self.0.get(id).is_some_and(|node| !node.is_gone)
     }
 
     #[cfg(test)]
@@ -139,7 +142,7 @@ impl State {
     }
 
     /// Peers may own tasks that are not here.
-    pub(crate) fn may_be_elsewhere(&self) -> bool {
+    pub(crate) fn may_be_remote(&self) -> bool {
         self.is_shared && !self.registry.peer_load.is_empty()
     }
 
@@ -162,7 +165,7 @@ impl State {
     }
 
     /// Adds a task that was created or read from the store to the tree.
-    pub(crate) fn join_family(&mut self, id: TaskId, now: Millis) {
+    pub(crate) fn join_task_tree(&mut self, id: TaskId, now: Millis) {
         let parent = self.tasks.get(&id).and_then(|active| active.pending().parent.as_ref());
         let Some(parent) = parent else { return };
         let detached = parent.detached;
@@ -191,7 +194,7 @@ impl State {
         self.task_tree.lives(id) && !self.tasks.contains(id)
     }
 
-    pub(crate) fn kin_elsewhere(&self) -> Vec<TaskId> {
+    pub(crate) fn remote_relatives(&self) -> Vec<TaskId> {
         let all = self.task_tree.0.keys().filter(|id| self.is_remote_relative(id));
         all.copied().collect()
     }
@@ -204,9 +207,9 @@ impl State {
     }
 
     /// Adds all tasks that were read from the store, in any order.
-    pub(crate) fn join_families(&mut self, now: Millis) {
+    pub(crate) fn rebuild_task_tree(&mut self, now: Millis) {
         let ids: Vec<_> = self.tasks.ids().collect();
-        ids.into_iter().for_each(|id| self.join_family(id, now));
+        ids.into_iter().for_each(|id| self.join_task_tree(id, now));
     }
 
     /// Ends the children of a task that has just ended. Their ends are queued behind its end and

@@ -43,12 +43,12 @@ pub(crate) enum Timer {
     /// The grace period of a client that disconnected ends.
     Abandoned(TaskId),
     /// The worker should have confirmed by now that the attempt has stopped.
-    Stopped(WorkerId, TaskId, u32),
+    StopDeadline(WorkerId, TaskId, u32),
 }
 
 impl Core {
     /// Fires timers when they are due. Never returns.
-    pub(crate) async fn keep_time(self: Arc<Self>) {
+    pub(crate) async fn run_timers(self: Arc<Self>) {
         loop {
             let next = self.lock().timers.next();
             let due = async {
@@ -97,20 +97,20 @@ impl State {
                 continue;
             }
             match due {
-                Timer::Deadline(id) => self.run_out(id, now),
+                Timer::Deadline(id) => self.expire_deadline(id, now),
                 Timer::Pause(id) => self.place(id, now),
                 Timer::Question(id) => self.expire_questions(id, now),
-                Timer::Abandoned(id) => self.give_up(id, now),
-                Timer::Stopped(worker, id, attempt) => self.note_orphan(worker, id, attempt),
+                Timer::Abandoned(id) => self.cancel_abandoned(id, now),
+                Timer::StopDeadline(worker, id, attempt) => self.note_orphan(worker, id, attempt),
             }
         }
     }
 
     /// Sets the timers of a task after a step.
-    pub(crate) fn watch_time(&mut self, id: TaskId) {
+    pub(crate) fn set_timers(&mut self, id: TaskId) {
         let Some(active) = self.tasks.get(&id) else { return };
         if active.pending().is_final() {
-            self.forget_time(id);
+            self.clear_timers(id);
             return;
         }
         let (budget, due) = (active.pending().budget, Timer::Deadline(id));
@@ -137,7 +137,7 @@ impl State {
     }
 
     /// Clears the timers of a task that has ended or left memory.
-    pub(crate) fn forget_time(&mut self, id: TaskId) {
+    pub(crate) fn clear_timers(&mut self, id: TaskId) {
         for due in
             [Timer::Deadline(id), Timer::Pause(id), Timer::Question(id), Timer::Abandoned(id)]
         {
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// Places a task without a worker, unless its retry pause still runs.
-    pub(crate) fn place_in_time(&mut self, id: TaskId, now: Millis) {
+    pub(crate) fn place_after_pause(&mut self, id: TaskId, now: Millis) {
         if self.tasks.get(&id).is_some_and(|active| active.pending().retry_at.is_none()) {
             self.place(id, now);
         }
@@ -171,10 +171,10 @@ impl State {
             self.answer(id, body, None, now, |_| {});
         }
         // The wall clock may have been slower, or more questions are open.
-        self.watch_time(id);
+        self.set_timers(id);
     }
 
-    fn run_out(&mut self, id: TaskId, now: Millis) {
+    fn expire_deadline(&mut self, id: TaskId, now: Millis) {
         let Some(task) = self.tasks.get(&id).map(|active| active.pending()) else { return };
         let failure = task.complete_failure(timed_out(task), "coordinator");
         if let Ok(body) = task.decide_fail(failure) {
@@ -183,7 +183,7 @@ impl State {
     }
 
     /// Starts the grace period of a task whose client disconnected before the reply.
-    pub(crate) fn abandon_after(&mut self, id: TaskId, grace: Duration) {
+    pub(crate) fn start_disconnect_grace(&mut self, id: TaskId, grace: Duration) {
         // The caller reconnected at another coordinator before this disconnect was noticed.
         if self
             .watched_by_peers
@@ -193,7 +193,7 @@ impl State {
             return;
         }
         let known = self.tasks.contains(&id) || self.remote_watches.contains_key(&id);
-        if self.closed.is_some() || !known && !self.may_be_elsewhere() {
+        if self.closed.is_some() || !known && !self.may_be_remote() {
             return;
         }
         let (due, at) = (Timer::Abandoned(id), Instant::now() + grace);
@@ -209,7 +209,7 @@ impl State {
     }
 
     /// Ends the grace period: the caller reconnected at another coordinator.
-    pub(crate) fn is_wanted_elsewhere(&mut self, id: TaskId) {
+    pub(crate) fn clear_disconnect_grace(&mut self, id: TaskId) {
         self.timers.clear(Timer::Abandoned(id));
         let now = Instant::now();
         if self.watched_by_peers.len() >= limits::PEER_WATCHES_MAX {
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    fn give_up(&mut self, id: TaskId, now: Millis) {
+    fn cancel_abandoned(&mut self, id: TaskId, now: Millis) {
         if self.is_followed_here(id) {
             return;
         }
@@ -245,7 +245,7 @@ impl State {
             worker.stop(id);
         }
         let at = Instant::now() + limits::ORPHANED_AFTER;
-        self.timers.set(Timer::Stopped(worker, id, attempt), at);
+        self.timers.set(Timer::StopDeadline(worker, id, attempt), at);
     }
 
     fn note_orphan(&mut self, worker_id: WorkerId, id: TaskId, attempt: u32) {
@@ -267,13 +267,13 @@ impl State {
 /// Cancels the task of a call on drop, unless it was disarmed before: the client disconnected. Held
 /// by the call or its stream; never dropped under the state lock, because its drop takes that lock
 /// (deadlock).
-pub(crate) struct Tie {
+pub(crate) struct DisconnectGuard {
     core: Option<Arc<Core>>,
     task: TaskId,
     grace: Duration,
 }
 
-impl Tie {
+impl DisconnectGuard {
     /// `None`: the task does not depend on this caller.
     pub(crate) fn of(caller: &Caller, core: &Arc<Core>, task: TaskId) -> Option<Self> {
         let grace = caller.cancel_after?;
@@ -286,10 +286,10 @@ impl Tie {
     }
 }
 
-impl Drop for Tie {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         if let Some(core) = self.core.take() {
-            core.change(|state| state.abandon_after(self.task, self.grace));
+            core.change(|state| state.start_disconnect_grace(self.task, self.grace));
         }
     }
 }

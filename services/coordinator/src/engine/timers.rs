@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_due_once_in_order_and_at_its_last_time() {
+    fn timers_fire_once_in_order_at_their_last_time() {
         let start = Instant::now();
         let at = |n: u64| start + Duration::from_secs(n);
         let mut timers = Timers::default();

@@ -260,7 +260,7 @@ impl State {
         let session = self.session();
         self.registry.detach(id);
         self.take_offers(&hello.agents, now);
-        let worker = self.registry.workers.entry(id).or_insert_with(|| Worker::remembered(now));
+        let worker = self.registry.workers.entry(id).or_insert_with(|| Worker::from_store(now));
         worker.name = hello.name;
         worker.slots = hello.slots;
         worker.draining = false;
@@ -276,7 +276,7 @@ impl State {
             }
         }
         for task in self.compare_held(id, &hello.held, welcome) {
-            self.take_back(task, id, now);
+            self.release_attempt(task, id, now);
         }
         self.fill(id, now);
         session

@@ -27,7 +27,7 @@ fn ask() -> report::Body {
 }
 
 #[tokio::test]
-async fn sends_that_arrive_together_start_one_task() {
+async fn concurrent_sends_with_one_key_start_one_task() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let caller = keyed("ann", "k");
     let answers: Vec<_> = (0..20).map(|_| bench.send(request("a", "hi"), &caller)).collect();
@@ -43,7 +43,7 @@ async fn sends_that_arrive_together_start_one_task() {
 }
 
 #[tokio::test]
-async fn a_key_is_of_its_principal_and_agent() {
+async fn idempotency_key_is_scoped_to_its_principal_and_agent() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
     let mut tasks = Vec::new();
     for (whose, agent) in [("ann", "a"), ("ann", "b"), ("ben", "a")] {
@@ -57,7 +57,7 @@ async fn a_key_is_of_its_principal_and_agent() {
 }
 
 #[tokio::test]
-async fn the_same_key_for_something_else_is_refused() {
+async fn same_key_with_another_message_is_refused() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let caller = keyed("ann", "key-7");
     let first = task_of(bench.send(at_once(request("a", "hi")), &caller)).await;
@@ -70,7 +70,7 @@ async fn the_same_key_for_something_else_is_refused() {
 }
 
 #[tokio::test]
-async fn a_repeat_waits_as_it_asks_to() {
+async fn replay_waits_as_it_requests() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, blocking) = (keyed("ann", "k"), request("a", "hi"));
     let first = bench.send(blocking.clone(), &caller);
@@ -86,7 +86,7 @@ async fn a_repeat_waits_as_it_asks_to() {
 }
 
 #[tokio::test]
-async fn a_repeated_answer_answers_once() {
+async fn repeated_answer_is_applied_once() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let first = bench.send(request("a", "hi"), &principal("ann"));
     let assign = bench.assigned().await;
@@ -107,7 +107,7 @@ async fn a_repeated_answer_answers_once() {
 }
 
 #[tokio::test]
-async fn a_bare_message_is_the_same_the_second_time() {
+async fn replay_returns_the_same_bare_message() {
     let mut talker = offer("a");
     talker.may_answer_with_message = true;
     let mut bench = Bench::start(vec![talker]).await;
@@ -138,7 +138,7 @@ async fn a_bare_message_is_the_same_the_second_time() {
 }
 
 #[tokio::test]
-async fn a_repeated_stream_shows_the_task_and_what_follows() {
+async fn repeated_stream_shows_the_task_and_its_later_events() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, hi) = (keyed("ann", "k"), request("a", "hi"));
     let mut first = soon(bench.core.stream(hi.clone(), &caller)).await.unwrap();
@@ -165,7 +165,7 @@ async fn a_repeated_stream_shows_the_task_and_what_follows() {
 }
 
 #[tokio::test]
-async fn a_repeated_stream_shows_as_much_history_as_it_asks_for() {
+async fn repeated_stream_shows_the_requested_history() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, mut hi) = (keyed("ann", "k"), request("a", "hi"));
     hi.configuration.get_or_insert_default().history_length = Some(0);
@@ -182,7 +182,7 @@ async fn a_repeated_stream_shows_as_much_history_as_it_asks_for() {
 }
 
 #[tokio::test]
-async fn a_refused_send_leaves_its_key_free() {
+async fn refused_send_leaves_its_key_free() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let caller = keyed("ann", "k");
     let mut wrong = request("a", "hi");
@@ -194,14 +194,14 @@ async fn a_refused_send_leaves_its_key_free() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_too_long_is_refused() {
+async fn too_long_idempotency_key_is_refused() {
     let bench = Bench::start(vec![offer("a")]).await;
     let failure = refusal_of(bench.send(request("a", "hi"), &keyed("ann", &"k".repeat(257)))).await;
     assert_eq!(failure.violations[0].field, "Idempotency-Key");
 }
 
 #[tokio::test]
-async fn a_key_outlives_the_coordinator() {
+async fn idempotency_key_survives_a_restart() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, hi) = (keyed("ann", "k"), at_once(request("a", "hi")));
     let first = task_of(bench.send(hi.clone(), &caller)).await.id;
@@ -211,7 +211,7 @@ async fn a_key_outlives_the_coordinator() {
 }
 
 #[tokio::test]
-async fn an_expired_key_is_free_and_is_forgotten() {
+async fn expired_key_is_free_and_erased() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (caller, hi) = (keyed("ann", "k"), at_once(request("a", "hi")));
     let (message, principal) = (Some(text_message("long ago".into())), "ann".to_owned());
@@ -237,7 +237,7 @@ async fn an_expired_key_is_free_and_is_forgotten() {
 
 /// Older builds stored `idempotent` with every task that was sent with a key.
 #[tokio::test]
-async fn a_stored_task_with_the_old_flag_is_judged_by_the_current_offer() {
+async fn stored_task_with_the_old_flag_follows_the_current_offer() {
     let declared = AgentOffer { idempotent: true, ..offer("a") };
     for (offer, expected) in [(offer("a"), TaskState::Failed), (declared, TaskState::Working)] {
         let bench = Bench::start(vec![offer.clone()]).await;

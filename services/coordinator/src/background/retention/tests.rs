@@ -44,7 +44,7 @@ fn expired(bench: &Bench) -> u64 {
     line.expect("it is counted").parse().expect("it is a number")
 }
 
-async fn each_is_kept_as_long_as_the_operator_says(database: Option<&Database>) {
+async fn tasks_are_kept_for_their_retention(database: Option<&Database>) {
     let keeps = |hours| AgentPolicy { keep_ended_hours: Some(hours), ..<_>::default() };
     let agents = [("brief".to_owned(), keeps(1)), ("ever".to_owned(), keeps(0))].into();
     let config = Config { keep_ended_hours: Some(10), agents, ..Config::default() };
@@ -66,17 +66,17 @@ async fn each_is_kept_as_long_as_the_operator_says(database: Option<&Database>) 
 }
 
 #[tokio::test]
-async fn ended_tasks_are_kept_as_long_as_the_operator_says() {
-    each_is_kept_as_long_as_the_operator_says(None).await;
+async fn ended_tasks_are_kept_for_their_retention() {
+    tasks_are_kept_for_their_retention(None).await;
 }
 
 #[tokio::test]
-async fn ended_tasks_are_kept_as_long_as_the_operator_says_on_postgres() {
+async fn ended_tasks_are_kept_for_their_retention_on_postgres() {
     let database = Database::make().await;
-    each_is_kept_as_long_as_the_operator_says(Some(&database)).await;
+    tasks_are_kept_for_their_retention(Some(&database)).await;
 }
 
-async fn many_go_step_by_step(database: Option<&Database>) {
+async fn erasure_goes_in_bounded_steps(database: Option<&Database>) {
     let bench = bench(database, keeps_an_hour()).await;
     for _ in 0..AT_ONCE + 1 {
         let past = SeedTask { ago: Duration::from_secs(7200), ..SeedTask::default() };
@@ -92,18 +92,18 @@ async fn many_go_step_by_step(database: Option<&Database>) {
 }
 
 #[tokio::test]
-async fn many_are_forgotten_step_by_step() {
-    many_go_step_by_step(None).await;
+async fn old_tasks_are_erased_in_bounded_steps() {
+    erasure_goes_in_bounded_steps(None).await;
 }
 
 #[tokio::test]
-async fn many_are_forgotten_step_by_step_on_postgres() {
+async fn old_tasks_are_erased_in_bounded_steps_on_postgres() {
     let database = Database::make().await;
-    many_go_step_by_step(Some(&database)).await;
+    erasure_goes_in_bounded_steps(Some(&database)).await;
 }
 
 #[tokio::test]
-async fn none_is_forgotten_unless_somebody_asked_for_it() {
+async fn tasks_are_kept_for_ever_by_default() {
     let keeps = bench(None, Config::default()).await;
     put(&keeps, "echo", 10_000).await;
     assert_eq!(keeps.core.expire_tasks(first()).await, None);
@@ -112,7 +112,7 @@ async fn none_is_forgotten_unless_somebody_asked_for_it() {
 }
 
 #[tokio::test]
-async fn what_several_coordinators_find_old_is_counted_by_the_one_that_forgot_it() {
+async fn erased_task_is_counted_only_by_the_coordinator_that_erased_it() {
     let database = Database::make().await;
     let mut slow = bench(Some(&database), keeps_an_hour()).await;
     let quick = bench(Some(&database), keeps_an_hour()).await;
@@ -131,7 +131,7 @@ async fn what_several_coordinators_find_old_is_counted_by_the_one_that_forgot_it
 }
 
 #[test]
-fn those_with_many_events_go_in_several_commits() {
+fn tasks_with_many_events_are_erased_in_several_commits() {
     let aged = |events| {
         let (id, agent, ended) = (TaskId::new(), "echo".to_owned(), Some(1));
         Aged { id, agent, ended, events }

@@ -101,21 +101,21 @@ fn answer(assign: &Assign) -> SendMessageRequest {
 }
 
 #[tokio::test]
-async fn a_former_owner_takes_the_answer_to_what_is_asked_elsewhere() {
+async fn former_owner_stores_the_answer_to_a_remote_question() {
     for caller in [principal("ann"), keyed("ann", "k")] {
         let (mut pair, assign) = Pair::asking_there().await;
         let task = task_of(pair.here.send(at_once(answer(&assign)), &caller)).await;
         assert_eq!(task.status.unwrap().state(), TaskState::Working);
         assert!(!pair.here.lives(&assign), "it has learnt whose it is");
         assert_eq!(pair.there.stored(&assign).await.answers.len(), 1);
-        pair.there.core.look_again(id(&assign)).await.unwrap();
+        pair.there.core.refresh_task(id(&assign)).await.unwrap();
         let told = pair.there.told().await;
         assert!(matches!(&told, to_worker::Body::Answer(a) if a.key == "q"), "{told:?}");
     }
 }
 
 #[tokio::test]
-async fn a_stream_that_answers_at_a_former_owner_is_taken_too() {
+async fn former_owner_stores_an_answer_sent_as_a_stream() {
     let (pair, assign) = Pair::asking_there().await;
     let streams = pair.here.core.stream(answer(&assign), &principal("ann")).await;
     assert!(streams.is_ok());
@@ -123,7 +123,7 @@ async fn a_stream_that_answers_at_a_former_owner_is_taken_too() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_repeated_at_the_owner_waits_although_it_has_not_heard_of_it() {
+async fn repeated_answer_waits_at_an_owner_without_notification() {
     let (mut pair, assign) = Pair::asking_there().await;
     let ann = keyed("ann", "k");
     let _first = pair.here.send(answer(&assign), &ann);
@@ -142,7 +142,7 @@ async fn an_answer_that_is_repeated_at_the_owner_waits_although_it_has_not_heard
 }
 
 #[tokio::test]
-async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
+async fn task_acquired_after_a_stale_read_is_not_released() {
     let mut pair = Pair::start().await;
     let before = Instant::now();
     let assign = pair.here.root("a").await;
@@ -156,7 +156,7 @@ async fn what_has_come_since_the_store_was_asked_is_not_let_go_of() {
 }
 
 #[tokio::test]
-async fn an_answer_that_a_leaving_coordinator_stored_is_waited_for_elsewhere_by_its_name() {
+async fn answer_stored_by_a_leaving_coordinator_is_awaited_elsewhere_by_task_id() {
     let (pair, assign) = Pair::asking_there().await;
     task_of(pair.here.send(at_once(answer(&assign)), &principal("ann"))).await;
     pair.here.core.change(|state| state.close(Closed::Leaving));
@@ -169,7 +169,7 @@ async fn an_answer_that_a_leaving_coordinator_stored_is_waited_for_elsewhere_by_
 }
 
 #[tokio::test]
-async fn a_report_that_came_twice_is_not_acknowledged_when_its_step_is_refused() {
+async fn repeated_report_is_not_acknowledged_when_its_write_is_refused() {
     let mut pair = Pair::start().await;
     let assign = pair.here.root("a").await;
     pair.here.ask(&assign).await;
@@ -192,14 +192,14 @@ async fn a_report_that_came_twice_is_not_acknowledged_when_its_step_is_refused()
 }
 
 #[tokio::test]
-async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
+async fn rolled_back_assignment_holds_no_slot() {
     let mut pair = Pair::start().await;
     let assign = pair.here.root("a").await;
     pair.here.hold_writes().await;
     let (lost, next) = (pair.here.worker, WorkerId::new());
     pair.here.worker = next;
     pair.here.attach_again(&["a"], 100, vec![]);
-    pair.here.core.change(|state| state.lose(lost, now()));
+    pair.here.core.change(|state| state.lose_worker(lost, now()));
     let used = |bench: &Bench| bench.core.lock().registry.workers[&next].used();
     assert_eq!(used(&pair.here), 1, "the next attempt is on its way to the store");
     pair.there.cancel(&assign.task_id).await;
@@ -210,7 +210,7 @@ async fn who_was_about_to_be_given_a_task_that_ended_elsewhere_holds_no_slot() {
 }
 
 #[tokio::test]
-async fn who_waits_is_not_answered_with_what_was_so_before() {
+async fn waiter_gets_no_state_older_than_its_wait() {
     let (mut pair, assign) = Pair::asking_there().await;
     let old = pair.there.stored(&assign).await;
     let ann = principal("ann");
@@ -225,13 +225,13 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
         state.tasks.remove(&old.id);
         let options = Options { immediately: false, history: None };
         let waiter = pair.here.core.waiter(Until::Settled, options, &ann, done);
-        state.remember(old, now());
+        state.load(old, now());
         state.wait_for_remote_task(&stored, waiter);
     });
     pair.here.core.flushed().await;
     assert!(ended.try_recv().is_err(), "it asks no more, whatever is remembered");
     pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
-    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.core.refresh_task(id(&assign)).await.unwrap();
     pair.here.complete(&assign, 2);
     let ended = soon(ended).await.unwrap().unwrap();
     assert!(matches!(ended.payload, Some(Payload::Task(task))
@@ -239,7 +239,7 @@ async fn who_waits_is_not_answered_with_what_was_so_before() {
 }
 
 #[tokio::test]
-async fn an_attempt_is_over_when_the_store_says_so_and_not_before() {
+async fn attempt_is_over_only_when_its_end_is_stored() {
     let mut pair = Pair::start().await;
     let assign = pair.here.root("a").await;
     let believed = async |bench: &Bench| {
@@ -248,7 +248,7 @@ async fn an_attempt_is_over_when_the_store_says_so_and_not_before() {
         Failure::from(believed.err().unwrap()).reason.clone()
     };
     pair.here.hold_writes().await;
-    pair.here.core.change(|state| state.lose(pair.here.worker, now()));
+    pair.here.core.change(|state| state.lose_worker(pair.here.worker, now()));
     assert_eq!(believed(&pair.here).await, "UNAVAILABLE", "it may have gone elsewhere meanwhile");
     assert_eq!(believed(&pair.there).await, "UNAVAILABLE");
     pair.here.write_on();
@@ -258,7 +258,7 @@ async fn an_attempt_is_over_when_the_store_says_so_and_not_before() {
 }
 
 #[tokio::test]
-async fn what_ended_well_elsewhere_leaves_no_stop() {
+async fn task_completed_at_a_peer_leaves_no_deferred_cancel() {
     let mut pair = Pair::start_with(AgentOffer { delivers_stops: true, ..offer("a") }).await;
     let assign = pair.here.root("a").await;
     pair.here.report(&assign, 1, report::Body::Checkpoint(b"there".as_slice().into()));
@@ -267,14 +267,14 @@ async fn what_ended_well_elsewhere_leaves_no_stop() {
     pair.there.core.flushed().await;
     let worker = pair.here.worker;
     pair.here.core.change(|state| state.registry.detach(worker));
-    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.core.refresh_task(id(&assign)).await.unwrap();
     pair.here.core.flushed().await;
     assert!(!pair.here.lives(&assign));
     assert_eq!(pair.here.count().await, 1, "there is nothing to stop");
 }
 
 #[tokio::test]
-async fn a_stop_that_another_took_is_left_for_the_next_worker() {
+async fn task_cancelled_at_a_peer_leaves_a_deferred_cancel_for_the_next_worker() {
     let mut pair = Pair::start_with(AgentOffer { delivers_stops: true, ..offer("a") }).await;
     let assign = pair.here.root("a").await;
     pair.here.report(&assign, 1, report::Body::Checkpoint(b"there".as_slice().into()));
@@ -283,7 +283,7 @@ async fn a_stop_that_another_took_is_left_for_the_next_worker() {
     pair.here.core.change(|state| state.registry.detach(worker));
     pair.there.cancel(&assign.task_id).await;
     assert_eq!(pair.here.count().await, 1);
-    pair.here.core.look_again(id(&assign)).await.unwrap();
+    pair.here.core.refresh_task(id(&assign)).await.unwrap();
     pair.here.core.flushed().await;
     assert_eq!(pair.here.count().await, 2, "the task, and its stop");
     pair.here.attach_again(&["a"], 100, vec![]);

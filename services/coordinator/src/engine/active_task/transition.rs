@@ -167,6 +167,6 @@ impl State {
             depends_on_task: None,
             effects,
         });
-        self.watch_time(id);
+        self.set_timers(id);
     }
 }

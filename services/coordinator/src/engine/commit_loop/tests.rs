@@ -312,7 +312,7 @@ async fn assignment(messages: &mut mpsc::Receiver<ToWorker>) -> v1::Assign {
 }
 
 #[tokio::test]
-async fn what_could_not_be_stored_is_refused_and_never_assigned() {
+async fn send_that_could_not_be_stored_is_refused_and_never_assigned() {
     let bench = bench();
     let (mut messages, _) = bench.attach(Vec::new()).await;
     bench.is_full.store(true, SeqCst);
@@ -334,7 +334,7 @@ async fn what_could_not_be_stored_is_refused_and_never_assigned() {
 }
 
 #[tokio::test]
-async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
+async fn result_that_could_not_be_stored_is_accepted_when_resent() {
     let bench = bench();
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let answer = bench.send();
@@ -362,7 +362,7 @@ async fn a_result_that_could_not_be_stored_is_taken_when_it_comes_again() {
 }
 
 #[tokio::test]
-async fn a_key_whose_send_could_not_be_stored_is_free_again() {
+async fn idempotency_key_of_an_unstored_send_is_free_again() {
     let bench = bench();
     let _attached = bench.attach(Vec::new()).await;
     let keyed = || keyed("ann", "k");
@@ -385,7 +385,7 @@ async fn a_key_whose_send_could_not_be_stored_is_free_again() {
 }
 
 #[tokio::test]
-async fn a_step_that_lost_a_race_fails_alone() {
+async fn conflicting_write_fails_alone_in_its_batch() {
     let bench = bench();
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let first = bench.send();
@@ -406,7 +406,7 @@ async fn a_step_that_lost_a_race_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_child_that_lost_a_race_is_nobodys() {
+async fn child_that_lost_a_race_leaves_its_key_free() {
     let bench = bench();
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let _running = bench.send();
@@ -423,7 +423,7 @@ async fn a_child_that_lost_a_race_is_nobodys() {
 }
 
 #[tokio::test]
-async fn a_coordinator_whose_writer_panics_does_not_go_on() {
+async fn coordinator_ends_when_its_writer_panics() {
     let (broken, _) = ended(End::Panics).await;
     assert_eq!(
         broken.to_string(),
@@ -432,7 +432,7 @@ async fn a_coordinator_whose_writer_panics_does_not_go_on() {
 }
 
 #[tokio::test]
-async fn a_coordinator_whose_store_writes_no_more_tells_its_callers_and_does_not_go_on() {
+async fn coordinator_without_a_store_writer_fails_its_callers_and_ends() {
     let (broken, answer) = ended(End::Vanishes).await;
     assert!(matches!(broken, StartError::Broken { name: "writer", how: "ended" }), "{broken}");
     let told = timeout(SOON, answer).await.unwrap().unwrap().unwrap_err();
@@ -440,7 +440,7 @@ async fn a_coordinator_whose_store_writes_no_more_tells_its_callers_and_does_not
 }
 
 #[tokio::test]
-async fn what_belongs_together_is_not_cut_in_two() {
+async fn writes_of_one_transaction_are_not_split() {
     let dir = tempfile::tempdir().unwrap();
     let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
     let core = Core::new(Box::new(store), Config::default());
@@ -459,7 +459,7 @@ async fn what_belongs_together_is_not_cut_in_two() {
 }
 
 #[tokio::test]
-async fn what_is_large_is_not_written_all_at_once() {
+async fn large_writes_are_split_into_batches() {
     let dir = tempfile::tempdir().unwrap();
     let store = Sqlite::open(&dir.path().join("t.db")).unwrap();
     let core = Core::new(Box::new(store), Config::default());
@@ -480,7 +480,7 @@ async fn what_is_large_is_not_written_all_at_once() {
 }
 
 #[tokio::test]
-async fn who_is_answered_under_the_lock_asks_for_no_lock() {
+async fn reply_callback_does_not_reacquire_the_state_lock() {
     let bench = bench();
     let state = bench.core.lock();
     assert!(state.closed.is_none() && !bench.core.has_left());

@@ -86,7 +86,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn a_failed_attempt_is_tried_again_after_its_pause_and_counted() {
+async fn failed_attempt_is_retried_after_its_pause_and_counted() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let answer = bench.send(request("a", "hi"), &principal("ann"));
     let mut assign = bench.assigned().await;
@@ -114,7 +114,7 @@ async fn a_failed_attempt_is_tried_again_after_its_pause_and_counted() {
 }
 
 #[tokio::test]
-async fn a_delegated_task_is_tried_twice_and_its_caller_not_again() {
+async fn delegated_task_is_retried_once_and_its_caller_is_not() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
     let parent = bench.root("a").await;
     let first = bench.child(&parent, "1", "b").await;
@@ -135,7 +135,7 @@ async fn a_delegated_task_is_tried_twice_and_its_caller_not_again() {
 }
 
 #[tokio::test]
-async fn only_an_agent_that_is_declared_idempotent_is_rerun_after_an_unknown_outcome() {
+async fn only_an_idempotent_agent_is_rerun_after_an_unknown_outcome() {
     let declared = AgentOffer { idempotent: true, ..offer("a") };
     for (offer, expected) in [(offer("a"), TaskState::Failed), (declared, TaskState::Working)] {
         for caller in [principal("ann"), keyed("ann", "k")] {
@@ -170,7 +170,7 @@ async fn unknown_outcome_is_neither_rerun_nor_passed_to_a_stand_in() {
 }
 
 #[tokio::test]
-async fn a_pause_survives_a_restart() {
+async fn retry_pause_survives_a_restart() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let assign = bench.root("a").await;
     let limited = Failure::new(&reason::RATE_LIMITED).with_retry_after(Duration::from_secs(20));
@@ -188,7 +188,7 @@ async fn a_pause_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn who_waits_to_be_tried_again_can_be_cancelled() {
+async fn task_in_a_retry_pause_can_be_cancelled() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let assign = bench.root("a").await;
     bench.report(&assign, 1, away());
@@ -201,7 +201,7 @@ async fn who_waits_to_be_tried_again_can_be_cancelled() {
 }
 
 #[tokio::test]
-async fn a_pause_costs_no_patience_for_workers() {
+async fn retry_pause_does_not_count_as_waiting_for_workers() {
     let config = Config { reattach_grace_ms: 0, wait_for_worker_ms: 1, ..Config::default() };
     let mut bench = Bench::start_with(config, vec![offer("a")]).await;
     let assign = bench.root("a").await;
@@ -214,7 +214,7 @@ async fn a_pause_costs_no_patience_for_workers() {
 }
 
 #[tokio::test]
-async fn another_worker_comes_first() {
+async fn retry_prefers_another_worker() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (other, (outbox, mut messages)) = (WorkerId::new(), mpsc::channel(64));
     let assign = bench.root("a").await;
@@ -236,7 +236,7 @@ async fn another_worker_comes_first() {
 }
 
 #[tokio::test]
-async fn three_tasks_in_a_row_open_the_circuit_and_the_fourth_is_not_sent() {
+async fn three_failed_tasks_in_a_row_open_the_circuit_and_the_fourth_is_rejected() {
     let config = Config { retries: 0, breaker_open_ms: 30_000, ..Config::default() };
     let mut bench = Bench::start_with(config, vec![offer("a"), offer("b")]).await;
     for _ in 0..3 {
@@ -272,7 +272,7 @@ async fn business_failures_and_cancels_leave_the_circuit_alone() {
 }
 
 #[tokio::test]
-async fn after_a_while_one_task_is_let_through_and_decides() {
+async fn half_open_circuit_lets_one_probe_through_and_follows_its_outcome() {
     let config = Config { retries: 0, breaker_open_ms: 50, ..Config::default() };
     let mut bench = Bench::start_with(config, vec![offer("a")]).await;
     for _ in 0..3 {
@@ -296,7 +296,7 @@ async fn after_a_while_one_task_is_let_through_and_decides() {
 }
 
 #[tokio::test]
-async fn a_probe_from_the_queue_opens_the_way_for_the_rest() {
+async fn successful_probe_from_the_queue_closes_the_circuit_for_the_rest() {
     let config = Config { retries: 0, breaker_open_ms: 50, ..Config::default() };
     let mut bench = Bench::start_with(config, vec![offer("a"), offer("b")]).await;
     // All slots are taken by another agent while tasks of this one queue up and it fails.
@@ -327,7 +327,7 @@ async fn a_probe_from_the_queue_opens_the_way_for_the_rest() {
 }
 
 #[tokio::test]
-async fn a_bounded_agent_leaves_slots_to_others() {
+async fn slot_bound_of_an_agent_leaves_slots_to_others() {
     let own = AgentPolicy { slots_max: Some(2), ..AgentPolicy::default() };
     let config = policies(&[("hung", own)]);
     let mut bench = Bench::start_with(config, vec![offer("hung"), offer("fine")]).await;
@@ -350,7 +350,7 @@ async fn a_bounded_agent_leaves_slots_to_others() {
 }
 
 #[tokio::test]
-async fn a_full_queue_says_when_to_come_back() {
+async fn full_queue_rejects_with_a_retry_delay() {
     let own = AgentPolicy { queue_max: Some(2), ..AgentPolicy::default() };
     let mut bench = Bench::start_with(policies(&[("a", own)]), vec![offer("a")]).await;
     bench.set_slots(1);
@@ -364,7 +364,7 @@ async fn a_full_queue_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn principals_take_turns() {
+async fn queued_principals_take_turns() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     bench.set_slots(1);
     let mut running = bench.root("a").await;
@@ -396,7 +396,7 @@ fn four() -> Vec<AgentOffer> {
 }
 
 #[tokio::test]
-async fn whoever_stands_in_starts_over_and_is_named() {
+async fn stand_in_starts_over_and_is_named() {
     let mut bench = Bench::start_with(standing_in(), four()).await;
     let first = bench.root("a").await;
     bench.report(&first, 1, report::Body::Checkpoint(bytes::Bytes::from_static(b"a's own")));
@@ -418,7 +418,7 @@ async fn whoever_stands_in_starts_over_and_is_named() {
 }
 
 #[tokio::test]
-async fn an_open_circuit_is_gone_around_without_a_word_to_the_caller() {
+async fn stand_in_serves_an_open_circuit_without_an_error_to_the_caller() {
     let mut bench = Bench::start_with(standing_in(), four()).await;
     let first = bench.root("a").await;
     bench.report(&first, 1, away());
@@ -444,7 +444,7 @@ async fn an_open_circuit_is_gone_around_without_a_word_to_the_caller() {
 }
 
 #[tokio::test]
-async fn who_waits_for_an_agent_that_nobody_offers_goes_to_one_that_stands_in() {
+async fn queued_task_of_an_agent_without_workers_goes_to_a_stand_in() {
     let config = Config { reattach_grace_ms: 0, ..standing_in() };
     let bench = Bench::start_with(config, four()).await;
     let mut bench = bench.restart(vec![skilled("b", "sum")]).await;
@@ -456,7 +456,7 @@ async fn who_waits_for_an_agent_that_nobody_offers_goes_to_one_that_stands_in() 
 }
 
 #[tokio::test]
-async fn a_stranger_does_not_stand_in() {
+async fn agent_without_a_common_skill_does_not_stand_in() {
     let failover = vec!["stranger".to_owned()];
     let own = AgentPolicy { failover, ..AgentPolicy::default() };
     let config = Config { retries: 0, ..policies(&[("a", own)]) };
@@ -467,7 +467,7 @@ async fn a_stranger_does_not_stand_in() {
 }
 
 #[tokio::test]
-async fn who_was_queued_moves_when_somebody_can_stand_in() {
+async fn queued_task_moves_when_a_stand_in_attaches() {
     let config = Config { reattach_grace_ms: 0, ..standing_in() };
     let bench = Bench::start_with(config, four()).await;
     bench.set_slots(0);
@@ -483,7 +483,7 @@ async fn who_was_queued_moves_when_somebody_can_stand_in() {
 }
 
 #[tokio::test]
-async fn without_a_budget_nothing_is_tried_again() {
+async fn exhausted_retry_budget_prevents_retries() {
     for (retry_budget, state) in [(2, TaskState::Failed), (3, TaskState::Working)] {
         let config = Config { retry_budget, ..Config::default() };
         let mut bench = Bench::start_with(config, vec![offer("a")]).await;
@@ -494,7 +494,7 @@ async fn without_a_budget_nothing_is_tried_again() {
 }
 
 #[tokio::test]
-async fn a_lost_worker_is_stood_in_for_too() {
+async fn lost_worker_leads_to_failover() {
     let config = Config { max_attempts: 1, ..standing_in() };
     let mut bench = Bench::start_with(config, four()).await;
     let first = bench.root("a").await;
@@ -504,7 +504,7 @@ async fn a_lost_worker_is_stood_in_for_too() {
     core.change(|state| state.attach(other, hello, outbox, core.welcome(), now()));
     core.change(|state| {
         state.registry.detach(bench.worker);
-        state.lose(bench.worker, now());
+        state.lose_worker(bench.worker, now());
     });
     let seen = bench.inspect(&first.task_id).await;
     assert_eq!(seen.attempts[0].failure.as_ref().unwrap().reason, "WORKER_LOST");

@@ -12,7 +12,7 @@ use super::*;
 use crate::testing::{Bench, at_once, keyed, offer, principal, refusal_of, request, task_of};
 
 #[tokio::test]
-async fn a_waiting_send_gets_its_stored_task_and_never_an_unconfirmed_end() {
+async fn waiting_send_gets_its_stored_task_and_never_an_unconfirmed_end() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let first = bench.send(request("a", "hi"), &principal("ann"));
     let second = bench.send(request("a", "hi"), &principal("ann"));
@@ -29,7 +29,7 @@ async fn a_waiting_send_gets_its_stored_task_and_never_an_unconfirmed_end() {
 }
 
 #[tokio::test]
-async fn a_send_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
+async fn unstored_send_fails_with_an_unknown_outcome() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     bench.hold_writes().await;
     let (ann, bob) = (principal("ann"), keyed("bob", "k"));
@@ -63,7 +63,7 @@ async fn a_send_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
+async fn unstored_stream_fails_with_an_unknown_outcome() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     bench.hold_writes().await;
     let callers = [(principal("ann"), false), (keyed("bob", "k"), true)];
@@ -85,7 +85,7 @@ async fn a_stream_that_is_not_stored_is_told_that_its_outcome_is_unknown() {
 }
 
 #[tokio::test]
-async fn an_attempt_that_waits_for_a_child_is_not_answered_early() {
+async fn attempt_that_waits_for_a_child_gets_no_early_answer() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let parent = bench.root("a").await;
     let calling = bench.calling(&parent, "1");
@@ -123,6 +123,6 @@ async fn store_that_answers_after_its_silence_is_used_again() {
         }
     };
     let mut fast = interval(Duration::from_millis(1));
-    bench.core.patiently(&mut fast, silent, &mut []).await;
+    bench.core.await_store(&mut fast, silent, &mut []).await;
     assert!(!bench.core.lock().is_away, "the store answered");
 }

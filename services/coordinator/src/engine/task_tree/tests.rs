@@ -41,7 +41,7 @@ fn failed() -> report::Body {
 }
 
 #[tokio::test]
-async fn a_child_has_the_principal_and_the_context_of_its_parent_and_names_it() {
+async fn child_has_the_principal_and_context_of_its_parent_and_names_it() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let assign = bench.child(&parent, "k", "b").await;
@@ -92,7 +92,7 @@ async fn only_the_current_attempt_of_a_live_task_may_call() {
 }
 
 #[tokio::test]
-async fn a_child_without_a_key_is_refused() {
+async fn child_without_an_idempotency_key_is_refused() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let caller = bench.calling(&parent, "");
@@ -101,7 +101,7 @@ async fn a_child_without_a_key_is_refused() {
 }
 
 #[tokio::test]
-async fn the_same_key_finds_the_same_child_also_after_a_restart_and_after_its_end() {
+async fn same_key_finds_the_same_child_after_a_restart_and_after_its_end() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let caller = bench.calling(&parent, "k");
@@ -142,7 +142,7 @@ async fn the_same_key_finds_the_same_child_also_after_a_restart_and_after_its_en
 }
 
 #[tokio::test]
-async fn the_same_key_finds_a_bare_message() {
+async fn same_key_finds_a_bare_message() {
     let mut brief = offer("b");
     brief.may_answer_with_message = true;
     let mut bench = Bench::start(vec![offer("a"), brief]).await;
@@ -158,7 +158,7 @@ async fn the_same_key_finds_a_bare_message() {
 }
 
 #[tokio::test]
-async fn an_agent_follows_also_what_does_not_stream_to_clients() {
+async fn agent_streams_a_task_of_an_agent_without_streaming() {
     let quiet = v1::AgentOffer { name: "b".into(), ..v1::AgentOffer::default() };
     let mut bench = Bench::start(vec![offer("a"), quiet]).await;
     let parent = bench.root("a").await;
@@ -172,7 +172,7 @@ async fn an_agent_follows_also_what_does_not_stream_to_clients() {
 }
 
 #[tokio::test]
-async fn a_child_is_answered_by_its_parent() {
+async fn parent_answers_the_question_of_its_child() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let caller = bench.calling(&parent, "k");
@@ -199,7 +199,7 @@ async fn a_child_is_answered_by_its_parent() {
 }
 
 #[tokio::test]
-async fn a_cancel_reaches_everything_below_in_one_commit() {
+async fn cancel_ends_all_attached_descendants_in_one_commit() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let running = bench.child(&parent, "1", "b").await;
@@ -263,7 +263,7 @@ async fn a_cancel_reaches_everything_below_in_one_commit() {
 }
 
 #[tokio::test]
-async fn children_end_with_their_parent_however_it_ends() {
+async fn children_end_with_any_end_of_their_parent() {
     let done = || report::Body::Completed(v1::Completed::default());
     let declined = || report::Body::Rejected(text_message("no".into()));
     for (end, ended) in [
@@ -293,7 +293,7 @@ async fn children_end_with_their_parent_however_it_ends() {
 }
 
 #[tokio::test]
-async fn children_end_also_with_a_parent_that_never_was() {
+async fn children_end_with_a_parent_that_became_a_bare_message() {
     let mut brief = offer("a");
     brief.may_answer_with_message = true;
     let mut bench = Bench::start(vec![brief, offer("b")]).await;
@@ -306,7 +306,7 @@ async fn children_end_also_with_a_parent_that_never_was() {
 }
 
 #[tokio::test]
-async fn a_parent_that_lost_its_worker_keeps_its_children_until_it_fails() {
+async fn parent_that_lost_its_worker_keeps_its_children_until_it_fails() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let below = bench.child(&parent, "k", "b").await;
@@ -316,7 +316,7 @@ async fn a_parent_that_lost_its_worker_keeps_its_children_until_it_fails() {
         let core = &bench.core;
         core.change(|state| {
             state.registry.agents.get_mut("a").unwrap().policy.losses_max = attempts;
-            state.lose(bench.worker, now());
+            state.lose_worker(bench.worker, now());
         });
         assert_eq!(state(&bench, &parent.task_id).await, parents);
         assert_eq!(state(&bench, &below.task_id).await, childs);
@@ -325,7 +325,7 @@ async fn a_parent_that_lost_its_worker_keeps_its_children_until_it_fails() {
 }
 
 #[tokio::test]
-async fn families_are_known_again_after_a_restart() {
+async fn task_trees_are_rebuilt_after_a_restart() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let middle = bench.child(&parent, "k", "b").await;
@@ -341,7 +341,7 @@ async fn families_are_known_again_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_orphan_in_the_store_ends_when_it_is_found() {
+async fn stored_child_of_an_ended_parent_ends_at_recovery() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let middle = bench.child(&parent, "k", "b").await;
@@ -356,7 +356,7 @@ async fn an_orphan_in_the_store_ends_when_it_is_found() {
 }
 
 #[tokio::test]
-async fn delegation_goes_so_deep_and_no_deeper() {
+async fn delegation_depth_is_bounded() {
     let mut bench = bench().await;
     let mut last = bench.root("a").await;
     for _ in 0..limits::DELEGATION_DEPTH_MAX {
@@ -368,7 +368,7 @@ async fn delegation_goes_so_deep_and_no_deeper() {
 }
 
 #[tokio::test]
-async fn whoever_is_detached_still_counts_when_its_parent_has_ended() {
+async fn detached_children_still_count_after_the_end_of_their_parent() {
     let mut bench = bench().await;
     let root = bench.root("a").await;
     let middle = bench.child(&root, "m", "b").await;
@@ -395,7 +395,7 @@ async fn whoever_is_detached_still_counts_when_its_parent_has_ended() {
 }
 
 #[tokio::test]
-async fn so_many_tasks_live_below_one_root_and_no_more() {
+async fn number_of_live_descendants_is_bounded() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let middle = bench.child(&parent, "m", "b").await;

@@ -36,7 +36,7 @@ impl Timed {
     }
 
     fn of(bench: Bench) -> Self {
-        let keeper = tokio::spawn(Arc::clone(&bench.core).keep_time());
+        let keeper = tokio::spawn(Arc::clone(&bench.core).run_timers());
         Self { bench, _keeper: AbortOnDropHandle::new(keeper) }
     }
 
@@ -84,7 +84,7 @@ fn ask() -> report::Body {
 }
 
 #[tokio::test]
-async fn a_task_that_runs_out_fails_and_its_agent_is_told_to_stop() {
+async fn task_that_exceeds_its_time_budget_fails_and_its_agent_is_cancelled() {
     let mut timed = Timed::start(Config::default()).await;
     let sent = timed.send(request("a", "go"), &within(ms(100)));
     let assign = timed.bench.assigned().await;
@@ -102,7 +102,7 @@ async fn a_task_that_runs_out_fails_and_its_agent_is_told_to_stop() {
 }
 
 #[tokio::test]
-async fn a_hasty_caller_does_not_have_the_agent_left_alone() {
+async fn short_timeout_of_a_caller_does_not_open_the_circuit() {
     let own = AgentPolicy { timeout_ms: Some(30), ..AgentPolicy::default() };
     let config = Config { agents: [("b".to_owned(), own)].into(), ..Config::default() };
     let timed = Timed::start(config).await;
@@ -119,7 +119,7 @@ async fn a_hasty_caller_does_not_have_the_agent_left_alone() {
 }
 
 #[tokio::test]
-async fn a_task_that_ends_in_time_leaves_nothing_behind() {
+async fn task_that_ends_in_time_leaves_no_timer() {
     let mut timed = Timed::start(Config::default()).await;
     let sent = timed.send(request("a", "go"), &within(ms(60_000)));
     let assign = timed.bench.assigned().await;
@@ -129,7 +129,7 @@ async fn a_task_that_ends_in_time_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn waiting_for_somebody_costs_no_time() {
+async fn open_question_stops_the_time_budget() {
     let mut timed = Timed::start(Config::default()).await;
     let sent = timed.send(request("a", "go"), &within(ms(400)));
     let assign = timed.bench.assigned().await;
@@ -149,7 +149,7 @@ async fn waiting_for_somebody_costs_no_time() {
 }
 
 #[tokio::test]
-async fn a_task_that_nobody_takes_runs_out_in_its_queue() {
+async fn queued_task_exceeds_its_time_budget() {
     let timed = Timed::start(Config::default()).await;
     timed.set_slots(0);
     let task = task_of(timed.send(request("a", "go"), &within(ms(50)))).await;
@@ -158,7 +158,7 @@ async fn a_task_that_nobody_takes_runs_out_in_its_queue() {
 }
 
 #[tokio::test]
-async fn a_restart_goes_on_from_what_was_used() {
+async fn time_budget_continues_after_a_restart() {
     let mut timed = Timed::start(Config::default()).await;
     let id = task_of(timed.send(at_once(request("a", "go")), &within(ms(500)))).await.id;
     timed.bench.assigned().await;
@@ -176,7 +176,7 @@ async fn limit_of(timed: &Timed, assign: &Assign) -> Option<Duration> {
 }
 
 #[tokio::test]
-async fn the_smallest_limit_counts_and_operators_say_more_than_agents() {
+async fn smallest_time_limit_counts_and_operators_override_agents() {
     let mut config = Config { timeout_ms_max: Some(9000), ..Config::default() };
     let policy = |timeout_ms| AgentPolicy { timeout_ms: Some(timeout_ms), ..Default::default() };
     config.agents.insert("set".into(), policy(5000));
@@ -202,7 +202,7 @@ async fn the_smallest_limit_counts_and_operators_say_more_than_agents() {
 }
 
 #[tokio::test]
-async fn a_child_gets_what_is_left_less_a_reserve() {
+async fn child_gets_the_rest_of_the_parent_budget_less_a_reserve() {
     let mut timed = Timed::start(Config::default()).await;
     let parent = timed.bench.child_of(&within(ms(60_000)), "a").await;
     let child = timed.bench.child(&parent, "k", "b").await;
@@ -216,7 +216,7 @@ async fn a_child_gets_what_is_left_less_a_reserve() {
 }
 
 #[tokio::test]
-async fn a_call_for_which_too_little_is_left_is_refused_and_starts_nothing() {
+async fn call_with_too_little_budget_left_is_refused_and_starts_nothing() {
     let mut bench = Bench::start(AGENTS.map(offer).into()).await;
     let parent = bench.child_of(&within(ms(65)), "a").await;
     let calling = bench.calling(&parent, "k");
@@ -227,7 +227,7 @@ async fn a_call_for_which_too_little_is_left_is_refused_and_starts_nothing() {
 }
 
 #[tokio::test]
-async fn children_end_with_a_parent_that_runs_out() {
+async fn children_end_with_a_parent_that_exceeds_its_budget() {
     let mut timed = Timed::start(Config::default()).await;
     let parent = timed.bench.child_of(&within(ms(300)), "a").await;
     let detached = timed.calling_detached(&parent, "d");
@@ -241,7 +241,7 @@ async fn children_end_with_a_parent_that_runs_out() {
 }
 
 #[tokio::test]
-async fn a_task_whose_caller_left_is_cancelled_if_that_was_wished() {
+async fn task_is_cancelled_on_disconnect_if_requested() {
     let mut timed = Timed::start(Config::default()).await;
     let detached = Caller { cancel_after: None, ..leaving(1, ms(0)) };
     for caller in [leaving(2, ms(0)), leaving(3, ms(30)), detached] {
@@ -264,7 +264,7 @@ async fn a_task_whose_caller_left_is_cancelled_if_that_was_wished() {
 }
 
 #[tokio::test]
-async fn a_caller_may_leave_before_it_is_known_what_it_wants() {
+async fn disconnect_before_the_task_is_known_cancels_the_task() {
     let mut timed = Timed::start(Config::default()).await;
     let caller = Caller { idempotency_key: "k".into(), ..leaving(1, ms(0)) };
     let _sent = timed.send(request("a", "go"), &caller);
@@ -278,7 +278,7 @@ async fn a_caller_may_leave_before_it_is_known_what_it_wants() {
 }
 
 #[tokio::test]
-async fn a_stream_that_is_let_go_takes_its_task_along_and_one_that_ends_does_not() {
+async fn dropped_stream_cancels_its_task_and_an_ended_stream_does_not() {
     let mut timed = Timed::start(Config::default()).await;
     let caller = leaving(1, ms(0));
     let stream = timed.core.stream(request("a", "go"), &caller).await.unwrap();
@@ -296,7 +296,7 @@ async fn a_stream_that_is_let_go_takes_its_task_along_and_one_that_ends_does_not
 }
 
 #[tokio::test]
-async fn whoever_follows_within_the_grace_saves_the_task() {
+async fn reconnect_within_the_grace_keeps_the_task() {
     let mut timed = Timed::start(Config::default()).await;
     let caller = leaving(1, ms(50));
     let _sent = timed.send(request("a", "go"), &caller);
@@ -318,13 +318,13 @@ async fn whoever_follows_within_the_grace_saves_the_task() {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_stop_is_an_orphan_until_it_does() {
+async fn agent_that_does_not_stop_is_an_orphan_until_it_stops() {
     let mut bench = Bench::start(AGENTS.map(offer).into()).await;
     let assign = bench.root("a").await;
     let id: TaskId = assign.task_id.parse().unwrap();
     bench.cancel(&assign.task_id).await;
     let (worker, attempt) = (bench.worker, assign.attempt);
-    let due = Timer::Stopped(worker, id, attempt);
+    let due = Timer::StopDeadline(worker, id, attempt);
     assert!(bench.core.lock().timers.at(due).is_some());
     let orphans = || bench.core.workers().workers[0].orphans;
     assert_eq!(orphans(), 0);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_principal_with_thousands_of_tasks_delays_nobody() {
+    fn principal_with_thousands_of_tasks_starves_nobody() {
         let (mut queue, now) = (FairQueue::default(), Instant::now());
         let (many, few) = (tasks(10_000), tasks(3));
         many.iter().for_each(|task| queue.push_back(*task, "many", now));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_had_a_place_comes_before_its_own_kind_only() {
+    fn requeued_task_comes_before_tasks_of_its_principal_only() {
         let (mut queue, now) = (FairQueue::default(), Instant::now());
         let ids = tasks(4);
         queue.push_back(ids[0], "ann", now);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_not_met_again_until_it_comes_back() {
+    fn removed_task_is_skipped_until_it_is_queued_again() {
         let (mut queue, now) = (FairQueue::default(), Instant::now());
         let ids = tasks(3);
         ids.iter().for_each(|task| queue.push_back(*task, "ann", now));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_and_go_leave_nothing_behind() {
+    fn removed_tasks_leave_no_places() {
         let (mut queue, now) = (FairQueue::default(), Instant::now());
         for n in 0..10_000 {
             let task = TaskId::new();

@@ -220,7 +220,7 @@ impl State {
     /// Reconciles the agents with the store after another coordinator offered or forgot some.
     pub(crate) fn reconcile_agents(&mut self, known: Vec<Remembered>) {
         let names: HashSet<_> = known.iter().map(|known| known.offer.name.clone()).collect();
-        known.into_iter().for_each(|known| self.registry.learn(known));
+        known.into_iter().for_each(|known| self.registry.restore(known));
         let agents = self.registry.agents.keys();
         let gone: Vec<_> = agents.filter(|name| !names.contains(*name)).cloned().collect();
         if gone.is_empty() {

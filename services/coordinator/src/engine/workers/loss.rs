@@ -23,7 +23,7 @@ use crate::{
 
 impl State {
     /// A worker did not reattach within the grace period: its tasks are retried elsewhere or fail.
-    pub(crate) fn lose(&mut self, worker_id: WorkerId, now: Millis) {
+    pub(crate) fn lose_worker(&mut self, worker_id: WorkerId, now: Millis) {
         let Some(worker) = self.registry.workers.remove(&worker_id) else { return };
         for (id, _) in worker.running() {
             self.lose_attempt(id, worker_id, now);
@@ -70,7 +70,7 @@ impl State {
     }
 
     /// The worker is attached but does not know the attempt any more. The release costs no retry.
-    pub(crate) fn take_back(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
+    pub(crate) fn release_attempt(&mut self, id: TaskId, worker: WorkerId, now: Millis) {
         self.finish_on(worker, id);
         let name = worker.to_string();
         // A task that has ended has no worker.
@@ -89,7 +89,7 @@ impl State {
     }
 
     /// Loads a task from the store: it waits for its worker, for a slot or for an answer.
-    pub(crate) fn remember(&mut self, task: Task, now: Millis) {
+    pub(crate) fn load(&mut self, task: Task, now: Millis) {
         let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
         if self.tasks.contains(&id) || task.is_final() {
             return;
@@ -100,17 +100,17 @@ impl State {
         let worker = task.worker.parse::<WorkerId>().ok();
         let meters = self.meters_of(&agent);
         self.tasks.insert(id, ActiveTask::new(task, meters));
-        self.watch_time(id);
+        self.set_timers(id);
         if waiting {
             self.count_waiting(&agent, 1);
         }
         match worker {
             Some(worker) => {
                 let worker =
-                    self.registry.workers.entry(worker).or_insert_with(|| Worker::remembered(now));
+                    self.registry.workers.entry(worker).or_insert_with(|| Worker::from_store(now));
                 worker.start(id, &runner, attempt, !waiting);
             }
-            None if needs_worker && retry_at.is_some() => self.place_in_time(id, now),
+            None if needs_worker && retry_at.is_some() => self.place_after_pause(id, now),
             None if needs_worker => {
                 let target = self.tasks.get(&id).map(|active| self.target(active.pending()));
                 self.enqueue(id, &target.unwrap_or(runner));

@@ -112,7 +112,7 @@ pub(crate) enum Presence {
 
 impl Worker {
     /// A worker that is known only from a stored task.
-    pub(crate) fn remembered(since: Millis) -> Self {
+    pub(crate) fn from_store(since: Millis) -> Self {
         Self {
             name: String::new(),
             agents: Vec::new(),
@@ -365,7 +365,7 @@ impl Registry {
     }
 
     /// Registers an agent from the store.
-    pub(crate) fn learn(&mut self, known: Remembered) {
+    pub(crate) fn restore(&mut self, known: Remembered) {
         let name = known.offer.name.clone();
         self.offer(known.offer, known.changed);
         if let Some(agent) = self.agents.get_mut(&name) {
@@ -405,7 +405,7 @@ impl Registry {
     /// Whether this worker has free slots for tasks that are queued at peers.
     pub(crate) fn could_help(&self, id: WorkerId) -> bool {
         let worker = self.workers.get(&id).filter(|worker| worker.has_room());
-        worker.is_some_and(|w| w.agents.iter().any(|agent| self.peer_load.wants(agent)))
+        worker.is_some_and(|w| w.agents.iter().any(|agent| self.peer_load.has_backlog(agent)))
     }
 
     /// Whether one more task of this agent may start, within its slot bound.

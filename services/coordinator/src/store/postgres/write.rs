@@ -77,7 +77,7 @@ pub(super) async fn write_loop(shared: Arc<Shared>, mut orders: mpsc::Receiver<O
 /// Why a transaction did not come about.
 enum Failed {
     /// Somebody else was there first: look again.
-    Raced,
+    LostRace,
     Broken(String),
 }
 
@@ -90,7 +90,7 @@ impl From<Error> for Failed {
             SqlState::LOCK_NOT_AVAILABLE,
         ];
         match error.code() {
-            Some(code) if raced.contains(code) => Failed::Raced,
+            Some(code) if raced.contains(code) => Failed::LostRace,
             _ => Failed::Broken(said(&error)),
         }
     }
@@ -119,12 +119,12 @@ async fn write(
             Err(_) => Failed::Broken(format!("no answer in {ANSWER_MAX:?}")),
         };
         match failed {
-            Failed::Raced
+            Failed::LostRace
                 if timeout(ANSWER_MAX, client.batch_execute("ROLLBACK")).await.is_ok() =>
             {
                 *connection = Some(client);
             }
-            Failed::Raced => {}
+            Failed::LostRace => {}
             Failed::Broken(problem) => {
                 why = problem;
                 break;

@@ -268,7 +268,7 @@ async fn an_answer_moves_a_task_whose_worker_is_lost_and_the_other_question_stay
     assert_eq!(open(&task), ["one", "two"], "over a restart of everything");
     let lost = task.worker.parse().unwrap();
     let core = std::sync::Arc::clone(&bench.core);
-    core.change(|state| state.lose(lost, now()));
+    core.change(|state| state.lose_worker(lost, now()));
     task_of(bench.send(reply(id, "two", "2"), &principal("ann"))).await;
     let again = bench.assigned().await;
     assert_eq!((again.attempt, again.answers[0].key.as_str()), (2, "two"));

@@ -57,7 +57,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn agents_that_nobody_offers_are_forgotten_in_memory_and_in_the_store() {
+async fn unoffered_agents_are_forgotten_in_memory_and_in_the_store() {
     let mut bench = Bench::start(["busy", "gone", "new", "offered"].map(offer).into()).await;
     let assign = bench.root("busy").await;
     bench.detach_worker();
@@ -78,7 +78,7 @@ async fn agents_that_nobody_offers_are_forgotten_in_memory_and_in_the_store() {
 }
 
 #[tokio::test]
-async fn agents_are_kept_for_ever_if_the_operator_says_so() {
+async fn agents_are_kept_for_ever_if_configured() {
     let config = Config { forget_agents_after_hours: 0, ..Config::default() };
     let bench = Bench::start_with(config, vec![offer("a")]).await;
     bench.detach_worker();
@@ -88,7 +88,7 @@ async fn agents_are_kept_for_ever_if_the_operator_says_so() {
 }
 
 #[tokio::test]
-async fn an_operator_removes_an_agent_that_is_not_in_use() {
+async fn operator_removes_an_unused_agent() {
     let mut bench = Bench::start(["a", "b"].map(offer).into()).await;
     let request = RemoveAgentRequest { name: "a".to_owned() };
     let denied = bench.core.remove_agent(request, &principal("ann")).await.unwrap_err();
@@ -146,7 +146,7 @@ async fn coordinators_that_share_a_store_forget_an_agent_together() {
 }
 
 #[tokio::test]
-async fn a_mesh_knows_no_more_agents_than_the_bound() {
+async fn number_of_agents_is_bounded() {
     let bench = Bench::start(Vec::new()).await;
     let hello = |from: usize, count: usize| {
         let agents = (from..from + count).map(|n| offer(&format!("a-{n:04}"))).collect();
@@ -178,7 +178,7 @@ async fn a_mesh_knows_no_more_agents_than_the_bound() {
 }
 
 #[tokio::test]
-async fn cards_of_all_agents_together_are_bounded() {
+async fn total_size_of_cards_is_bounded() {
     let large = |name: &str, bytes: usize| {
         let card = AgentCard { description: "x".repeat(bytes), ..AgentCard::default() };
         AgentOffer { card: Some(card.clone()), extended_card: Some(card), ..offer(name) }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn without_patience_an_agent_without_workers_is_refused_at_once() {
+async fn agent_without_workers_is_refused_at_once_if_waiting_is_disabled() {
     let config = |wait_for_worker_ms| Config { wait_for_worker_ms, ..Config::default() };
     for (wait, refused) in [(60_000, false), (0, true)] {
         let bench = Bench::start_with(config(wait), vec![offer("a")]).await;
@@ -28,7 +28,7 @@ async fn without_patience_an_agent_without_workers_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn after_a_restart_workers_have_time_to_come_back_for_what_waits() {
+async fn workers_have_time_to_reattach_after_a_restart() {
     for (grace, state) in [(60_000, TaskState::Submitted), (0, TaskState::Failed)] {
         let config =
             Config { wait_for_worker_ms: 0, reattach_grace_ms: grace, ..Config::default() };
@@ -61,7 +61,7 @@ fn lost_worker_of_an_agent_that_is_not_run_again_is_checked_first() {
 }
 
 #[tokio::test]
-async fn what_has_ended_is_not_taken_back() {
+async fn ended_task_is_not_released() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let running = bench.root("a").await;
     let id = running.task_id.parse::<TaskId>().unwrap();
@@ -71,7 +71,7 @@ async fn what_has_ended_is_not_taken_back() {
         let body = state.tasks.get(&id).unwrap().pending().decide_cancel(failure).unwrap();
         state.end(id, body, "user", now());
         let queued = state.queue.writes.len();
-        state.take_back(id, bench.worker, now());
+        state.release_attempt(id, bench.worker, now());
         assert_eq!(state.queue.writes.len(), queued, "nothing follows an end");
     });
 }

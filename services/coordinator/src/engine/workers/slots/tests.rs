@@ -32,7 +32,7 @@ async fn told_go_on(bench: &mut Bench) -> String {
 }
 
 #[tokio::test]
-async fn a_chain_runs_on_one_slot_and_who_waited_comes_before_who_is_new() {
+async fn call_chain_runs_on_one_slot_and_resumed_tasks_come_before_new_ones() {
     let mut bench = bench().await;
     bench.set_slots(1);
     let parent = bench.root("a").await;
@@ -53,7 +53,7 @@ async fn a_chain_runs_on_one_slot_and_who_waited_comes_before_who_is_new() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_to_stop_is_given_no_slot() {
+async fn cancelled_task_gets_no_slot() {
     let mut bench = bench().await;
     bench.set_slots(1);
     let parent = bench.root("a").await;
@@ -67,7 +67,7 @@ async fn a_task_that_is_to_stop_is_given_no_slot() {
 }
 
 #[tokio::test]
-async fn the_slot_of_an_attempt_is_moved_by_nobody_else() {
+async fn slot_of_an_attempt_is_moved_only_by_its_worker() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     slot(&bench, &Assign { attempt: 2, ..parent.clone() }, true);
@@ -83,7 +83,7 @@ async fn the_slot_of_an_attempt_is_moved_by_nobody_else() {
 }
 
 #[tokio::test]
-async fn an_answer_costs_no_slot_while_others_are_awaited() {
+async fn answer_takes_no_slot_while_children_are_awaited() {
     let mut bench = bench().await;
     bench.set_slots(1);
     let parent = bench.root("a").await;
@@ -103,7 +103,7 @@ async fn an_answer_costs_no_slot_while_others_are_awaited() {
 }
 
 #[tokio::test]
-async fn a_worker_that_comes_back_says_who_waits() {
+async fn reattached_worker_reports_its_released_slots() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     let below = bench.child(&parent, "k", "b").await;
@@ -120,7 +120,7 @@ async fn a_worker_that_comes_back_says_who_waits() {
 }
 
 #[tokio::test]
-async fn an_answer_that_was_lost_with_the_stream_is_given_again_to_who_waits() {
+async fn answer_lost_with_the_stream_is_resent_to_the_waiting_attempt() {
     let mut bench = bench().await;
     let parent = bench.root("a").await;
     slot(&bench, &parent, true);
