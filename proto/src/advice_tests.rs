@@ -43,7 +43,7 @@ fn all() -> Vec<Failure> {
 }
 
 #[test]
-fn the_verdict_is_retry_when_the_failure_may_be_retried_and_the_work_was_not_done() {
+fn verdict_is_retry_exactly_when_the_failure_may_be_retried() {
     for failure in all() {
         for reader in [Reader::Caller, Reader::Operator] {
             let advice = advise(&failure, reader);
