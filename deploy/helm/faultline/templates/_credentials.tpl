@@ -1,9 +1,9 @@
 {{/*
-The credentials of the coordinator's port: one for the gateways, one for each pool of workers, and
-one for operators if it is named. The coordinator is given digests only, and no token.
+Credentials for the port of the coordinator: one for the gateways, one for each pool of workers, and
+one for operators if set. The coordinator gets digests only, and no token.
 */}}
 
-{{/* The secret of a pool's credential. */}}
+{{/* The secret with the credential of a pool. */}}
 {{- define "faultline.poolSecret" -}}
 {{- .meshSecret | default (printf "faultline-mesh-worker-%s" .name) -}}
 {{- end -}}
@@ -32,7 +32,7 @@ one for operators if it is named. The coordinator is given digests only, and no 
 {{- $all | toJson -}}
 {{- end -}}
 
-{{/* Kubernetes puts the digests into the list: $(NAME) is a variable from above. */}}
+{{/* Kubernetes replaces $(NAME) by the variable with the digest. */}}
 {{- define "faultline.credentialEnv" -}}
 {{- $entries := list -}}
 {{- range $at, $one := include "faultline.credentials" . | fromJsonArray }}

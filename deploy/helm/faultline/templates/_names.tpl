@@ -1,4 +1,4 @@
-{{/* The release, and what is part of it. */}}
+{{/* Names and labels of the release. */}}
 {{- define "faultline.fullname" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
@@ -7,7 +7,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What selects the pods of a role. Call it with (list $ "gateway"), or with a pool's name behind. */}}
+{{/* The selector of the pods of a role. Arguments: (list $ "gateway"), and the name of a pool. */}}
 {{- define "faultline.selector" -}}
 {{- $top := index . 0 -}}
 app.kubernetes.io/name: {{ $top.Chart.Name }}
@@ -26,7 +26,7 @@ app.kubernetes.io/managed-by: {{ $top.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end -}}
 
-{{/* Of the image of a pool, or of the release where the pool has none. */}}
+{{/* The image of a pool, by default that of the release. */}}
 {{- define "faultline.image" -}}
 {{- $top := index . 0 -}}
 {{- $image := $top.Values.image -}}
@@ -47,8 +47,8 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end -}}
 
 {{/*
-The names of the coordinators, which are those that their certificate is for. One stands for any of
-them: KEDA asks there. The other lists them all: gateways and workers choose among them.
+Host names of the coordinators, which their certificate contains. One resolves to any coordinator, for
+KEDA. The other resolves to all of them, for gateways and workers.
 */}}
 {{- define "faultline.front" -}}
 {{ include "faultline.fullname" . }}-coordinator.{{ .Release.Namespace }}.svc
@@ -62,7 +62,7 @@ them: KEDA asks there. The other lists them all: gateways and workers choose amo
 {{ if .Values.coordinator.tlsSecret }}https{{ else }}http{{ end }}://{{ include "faultline.headless" . }}:{{ include "faultline.hubPort" . }}
 {{- end -}}
 
-{{/* Ports inside of pods, by which the services and policies find them. */}}
+{{/* Ports inside of pods, which services and policies refer to. */}}
 {{- define "faultline.httpPort" -}}8080{{- end -}}
 {{- define "faultline.hubPort" -}}8081{{- end -}}
 {{- define "faultline.adminPort" -}}9464{{- end -}}

@@ -1,4 +1,4 @@
-{{/* What the pods of all roles have in common. */}}
+{{/* The common parts of the pods of all roles. */}}
 
 {{- define "faultline.podSpec" -}}
 {{- $top := index . 0 -}}
@@ -30,16 +30,16 @@ topologySpreadConstraints:
   {{- range $key := list "kubernetes.io/hostname" "topology.kubernetes.io/zone" }}
   - maxSkew: 1
     topologyKey: {{ $key }}
-    # A cluster may have fewer nodes than there are pods; zones are another matter. Workers are for
-    # the work: where there is room for one, it may start.
+    # A cluster may have fewer nodes than pods, so the spread over nodes is soft. Workers may start in any
+    # zone with free capacity.
     {{- $strict := and (ne $key "kubernetes.io/hostname") (ne (index $ 1) "worker") }}
     whenUnsatisfiable: {{ $strict | ternary $top.Values.topologySpread "ScheduleAnyway" }}
-    # A zone whose nodes are all lost counts no more, or those that come would wait for it.
+    # A zone without usable nodes is ignored; otherwise new pods would stay pending.
     nodeTaintsPolicy: Honor
     labelSelector:
       matchLabels: {{ include "faultline.selector" $ | nindent 8 }}
     {{- if not $stateful }}
-    # Those that leave do not stand in the way of those that come.
+    # Pods of the old revision do not count during a rollout.
     matchLabelKeys: [pod-template-hash]
     {{- end }}
   {{- end }}
@@ -56,7 +56,7 @@ securityContext:
 startupProbe:
   httpGet: { path: /startupz, port: admin }
   periodSeconds: 2
-  # A coordinator reads back what has not ended before it serves.
+  # A coordinator recovers all live tasks before it serves.
   failureThreshold: 150
 livenessProbe:
   httpGet: { path: /livez, port: admin }
@@ -70,7 +70,7 @@ readinessProbe:
   failureThreshold: 2
 {{- end -}}
 
-{{/* Variables of every role: the file, and where telemetry goes. */}}
+{{/* Variables of every role: the configuration file and the OTLP endpoint. */}}
 {{- define "faultline.commonEnv" -}}
 - name: FAULTLINE_CONFIG
   value: /etc/faultline/faultline.toml
@@ -82,7 +82,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* For those who dial the coordinator, with the secret of their own credential: (list $ NAME). */}}
+{{/* Variables of roles that dial the coordinator. Arguments: (list $ NAME), the secret of the role. */}}
 {{- define "faultline.dialEnv" -}}
 - name: FAULTLINE_MESH__TOKEN
   valueFrom:
@@ -113,7 +113,7 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* Of the coordinator's secret only what its peers need: the key stays with it. */}}
+{{/* The CA from the secret of the coordinator, without the private key. */}}
 {{- define "faultline.caVolume" -}}
 {{- with .Values.coordinator.tlsSecret }}
 - name: ca
@@ -123,12 +123,12 @@ readinessProbe:
 {{- end }}
 {{- end -}}
 
-{{/* The CA of the database, where the address of the store finds it: sslrootcert names this file. */}}
+{{/* The file with the CA of the database, which the store URL names as sslrootcert. */}}
 {{- define "faultline.storeCa" -}}/etc/faultline/postgres/ca.crt{{- end -}}
 
 {{/*
-A budget for voluntary evictions. A pod that is not ready serves nobody, so it may go at any time:
-when the database is away no coordinator is ready, and nodes must be emptied all the same.
+A budget for voluntary evictions. Unready pods may be evicted at any time: during a database outage no
+coordinator is ready, and nodes must still be drained.
 */}}
 {{- define "faultline.budget" }}
 ---
@@ -144,7 +144,7 @@ spec:
     matchLabels: {{ include "faultline.selector" (index . 2) | nindent 6 }}
 {{- end }}
 
-{{/* Pods start anew when what they read changes. */}}
+{{/* Pods restart when their configuration changes. */}}
 {{- define "faultline.podAnnotations" -}}
 checksum/config: {{ .Values.config | sha256sum }}
 {{- end -}}

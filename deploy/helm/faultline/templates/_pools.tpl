@@ -1,15 +1,15 @@
-{{/* A pool with everything that it does not say itself, as JSON. */}}
+{{/* A pool merged with workerDefaults, as JSON. */}}
 {{- define "faultline.pool" -}}
 {{- $top := index . 0 -}}
 {{- $pool := mergeOverwrite (deepCopy $top.Values.workerDefaults) (index . 1) -}}
-{{- /* The command `worker` is the binary's. A program of one's own has none. */ -}}
+{{- /* The command `worker` is that of the binary; a user-written worker has none. */ -}}
 {{- if and $pool.image.repository (not (hasKey (index . 1) "args")) -}}
 {{- $_ := set $pool "args" list -}}
 {{- end -}}
 {{- $pool | toJson -}}
 {{- end -}}
 
-{{/* What the schema cannot see. */}}
+{{/* Checks that the schema cannot express. */}}
 {{- define "faultline.check" -}}
 {{- if and (gt (int .Values.coordinator.replicas) 1) (ne .Values.store.kind "postgres") -}}
 {{- fail "coordinator.replicas: SQLite has one coordinator; set store.kind to postgres, or replicas to 1" -}}

@@ -1,6 +1,6 @@
 {{/*
-What a role is told beside its addresses: keys of the binary that values name, and here alone are
-turned into its variables. What a value leaves unset is left to the binary, or to `config`.
+Variables of the tuning values of each role; this file has the only mapping. An unset value keeps the
+default of the binary, or the value in `config`.
 */}}
 
 {{- define "faultline.gatewayTuning" -}}
@@ -34,8 +34,8 @@ turned into its variables. What a value leaves unset is left to the binary, or t
 {{- end -}}
 
 {{/*
-How long a pod has before it is killed: the ten seconds in which a process leaves by itself, fifteen
-for the slowest of nodes, and for a gateway the time in which it still takes what comes.
+Termination grace period: ten seconds for the drain of a process, fifteen for slow nodes, and for a
+gateway the delay during which it still accepts requests.
 */}}
 {{- define "faultline.graceSeconds" -}}
 {{- $delay := 0 -}}
