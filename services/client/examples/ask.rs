@@ -1,4 +1,5 @@
-//! Asks an agent and prints its answer as it comes: `cargo run --example ask -- URL WORDS…`.
+//! Sends a message to an agent and prints its answer as it arrives: `cargo run --example ask -- URL
+//! WORDS…`.
 
 use std::{
     env,
@@ -10,7 +11,7 @@ use faultline_client::{Client, Ended, Ending, Error, text};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = env::args().skip(1);
-    let url = args.next().ok_or("say where the agent is")?;
+    let url = args.next().ok_or("usage: ask URL WORDS…")?;
     let words: Vec<_> = args.collect();
 
     let mut builder = Client::builder(&url);
@@ -30,7 +31,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     match Ended::of(run.task_so_far()) {
         None => Ok(()),
         Some(ended) if ended.how == Ending::InputRequired => {
-            eprintln!("It asks: {}", ended.failure.public_message);
+            eprintln!("The agent asks: {}", ended.failure.public_message);
             Ok(())
         }
         Some(ended) => Err(Error::from(ended).into()),

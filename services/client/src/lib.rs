@@ -1,9 +1,11 @@
-//! An A2A client whose errors say what to do and whose streams survive a restart.
+//! A client for A2A (Agent2Agent), the open protocol for calling AI agents over HTTP or gRPC. A
+//! caller sends a message; the agent answers with a message or starts a task, which has a state
+//! (working, input required, completed, failed and so on) and produces artifacts, its results.
 //!
-//! It finds an agent by its card, speaks JSON-RPC, HTTP+JSON or gRPC with it, repeats what may be
-//! repeated, and follows a task through broken connections so that each event is told once. It
-//! knows no service of the mesh, only the protocol: any server of A2A 1.x will do, and one of 0.3
-//! on JSON-RPC or HTTP+JSON.
+//! The client finds an agent by its agent card (a JSON document with the URLs, bindings and skills
+//! of the agent), calls it by JSON-RPC, HTTP+JSON or gRPC, retries safe calls, and follows a task
+//! through broken connections so that each event is delivered once. It depends on the protocol
+//! alone: it works with any server of A2A 1.x, and with servers of 0.3 on JSON-RPC or HTTP+JSON.
 //!
 //! ```no_run
 //! use faultline_client::{Client, Error, text};
@@ -11,10 +13,10 @@
 //! # async fn example() -> Result<(), Error> {
 //! let agent = Client::connect("https://agents.example.org/agents/echo").await?;
 //!
-//! // To the end, in one line.
+//! // Send a message and wait for the end of the task.
 //! println!("{}", agent.run(text("hello")).await?.text());
 //!
-//! // Or event by event.
+//! // Or read the events as they arrive.
 //! let mut run = agent.follow(text("a long story")).await?;
 //! while let Some(event) = run.next().await {
 //!     print!("{}", event?.text());
@@ -23,8 +25,13 @@
 //! # }
 //! ```
 //!
-//! What can be said about a client before it is one is on [`Builder`]; what can go wrong is
-//! [`Error`].
+//! [`Builder`] has all settings of a client, and [`Error`] all its errors.
+//!
+//! Folders, lowest first; a folder uses those before it (`tests/tidy.rs` enforces the order):
+//!
+//! - `protocol`: operations, cards, drafts and the reading of states and errors. No connection.
+//! - `transport`: one call over one connection, with timeouts and retries.
+//! - `api`: the public client.
 
 mod api;
 mod protocol;

@@ -1,4 +1,4 @@
-//! Finding an agent by its card, and what is said before any call when the card is of no use.
+//! Discovery of an agent by its card, and errors of unusable cards before any call.
 
 mod script;
 
@@ -8,7 +8,7 @@ use script::{Server, answer, plain, result};
 
 const TOOLS: &str = "urn:ag2:client-tools:v1";
 
-/// With fields of A2A 0.3 beside the new ones, as many cards have them.
+/// A card with fields of A2A 0.3 beside the new ones, as many cards have them.
 fn card(interfaces: &str, capabilities: &str) -> String {
     let old = r#""protocolVersion":"0.3.0","url":"http://x/old""#;
     let body = format!(
@@ -25,7 +25,7 @@ fn interface(url: &str, binding: &str, tenant: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_card_says_where_and_how_and_for_whom() {
+async fn card_selects_url_binding_and_tenant() {
     let agent = Server::start([
         result(r#"{"id":"t-1"}"#),
         plain("200 OK", r#"{"id":"t-1"}"#),
@@ -68,14 +68,14 @@ async fn the_card_says_where_and_how_and_for_whom() {
 }
 
 #[tokio::test]
-async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
+async fn unusable_card_is_rejected_before_any_call() {
     let cases = [
         (plain("200 OK", r#"{"name":"x"}"#), "it lists no supportedInterfaces"),
         (card(&interface("http://x", "urn:pigeon", ""), "{}"), "it lists 'urn:pigeon'"),
-        (card(&interface("not a url", "JSONRPC", ""), "{}"), "'not a url' (it is no URL)"),
+        (card(&interface("not a url", "JSONRPC", ""), "{}"), "'not a url' (it is not a URL)"),
         (card(&interface("/rpc", "HTTP+JSON", ""), "{}"), "it names no host"),
-        (plain("200 OK", "<html>"), "it is no card"),
-        (plain("200 OK", r#"{"supportedInterfaces":7}"#), "it is no card"),
+        (plain("200 OK", "<html>"), "it is not an agent card"),
+        (plain("200 OK", r#"{"supportedInterfaces":7}"#), "it is not an agent card"),
     ];
     for (script, expected) in cases {
         let server = Server::start([script]).await;
@@ -96,7 +96,7 @@ async fn a_card_that_is_of_no_use_is_refused_before_any_call() {
 }
 
 #[tokio::test]
-async fn credentials_go_nowhere_but_where_the_card_is_from_unless_allowed_by_name() {
+async fn credentials_stay_at_the_origin_of_the_card_unless_allowed() {
     let stranger = Server::start([result(r#"{"id":"t-1"}"#)]).await;
     let away = card(&interface(&stranger.url, "JSONRPC", ""), "{}");
     let host = Server::start(std::iter::repeat_n(away, 5)).await;
@@ -118,7 +118,7 @@ async fn credentials_go_nowhere_but_where_the_card_is_from_unless_allowed_by_nam
     assert_eq!(stranger.seen().len(), 1);
     assert!(stranger.seen()[0].contains("authorization: Bearer s3cret\r\n"));
 
-    // One that is at home is taken instead, whatever the order.
+    // An interface at the card's origin comes first, whatever the order.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let home = format!("http://{}", listener.local_addr().unwrap());
     let both = [interface(&stranger.url, "JSONRPC", ""), interface(&home, "HTTP+JSON", "")];
@@ -148,7 +148,7 @@ async fn card_leads_beyond_its_origin_to_public_addresses_only() {
             assert!(error.to_string().contains("Builder::allow_origin"), "{error}");
         }
     }
-    // A card at hand is not looked at so closely: then it is the dialling that is refused.
+    // A card at hand is not checked for public addresses; the dial is rejected instead.
     let read =
         format!(r#"{{"name":"x","supportedInterfaces":[{}]}}"#, interface(&local, "JSONRPC", ""));
     let read = faultline_proto::json::from_str(&read).unwrap();
@@ -161,7 +161,7 @@ async fn card_leads_beyond_its_origin_to_public_addresses_only() {
 }
 
 #[tokio::test]
-async fn interface_at_the_origin_of_the_card_comes_before_one_beyond() {
+async fn interface_at_the_origin_of_the_card_precedes_others() {
     let agent = Server::start([]).await;
     let both =
         [interface("http://10.0.0.1", "JSONRPC", ""), interface(&agent.url, "HTTP+JSON", "")];
@@ -189,7 +189,7 @@ async fn redirects_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_card_that_cannot_be_had_is_a_failed_call() {
+async fn missing_card_is_a_failed_call() {
     let busy = answer("503 Service Unavailable", "retry-after: 0\r\n", "");
     let good = card(&interface("http://x", "JSONRPC", ""), "{}");
     let server = Server::start([plain("404 Not Found", ""), busy, good]).await;
@@ -202,7 +202,7 @@ async fn a_card_that_cannot_be_had_is_a_failed_call() {
 }
 
 #[tokio::test]
-async fn an_extension_that_is_needed_is_on_the_card_or_nothing_is_sent() {
+async fn required_extension_must_be_on_the_card() {
     let agent = Server::start([result(r#"{"id":"t-1"}"#)]).await;
     let interface = interface(&agent.url, "JSONRPC", "");
     let with = format!(r#"{{"extensions":[{{"uri":"{TOOLS}"}}]}}"#);
@@ -217,7 +217,7 @@ async fn an_extension_that_is_needed_is_on_the_card_or_nothing_is_sent() {
 }
 
 #[tokio::test]
-async fn an_agent_without_streams_is_asked_how_its_task_stands() {
+async fn agent_without_streaming_is_polled() {
     let task = |state: &str, text: &str| {
         format!(
             r#"{{"id":"t-1","status":{{"state":"TASK_STATE_{state}"}},

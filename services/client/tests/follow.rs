@@ -1,5 +1,4 @@
-//! Following a task while its connection breaks: with numbers, without them, and by asking when
-//! there are no streams any more.
+//! Event streams across broken connections: with event numbers, without them, and by polling.
 
 mod script;
 
@@ -43,7 +42,7 @@ fn snapshot(state: &str, texts: &[&str]) -> String {
     )
 }
 
-/// All that a reader of the stream would have on the screen.
+/// The text that a reader of the stream sees.
 async fn read(follow: &mut Follow) -> Result<String, Error> {
     let mut text = String::new();
     while let Some(event) = follow.next().await {
@@ -53,7 +52,7 @@ async fn read(follow: &mut Follow) -> Result<String, Error> {
 }
 
 #[tokio::test]
-async fn a_follower_sees_each_event_once_through_a_break() {
+async fn follower_delivers_each_event_once_across_a_reconnect() {
     let server = Server::start([
         stream(&[(1, TASK), (2, WORKING)], false),
         plain("503 Service Unavailable", "<html>"),
@@ -78,7 +77,7 @@ async fn a_follower_sees_each_event_once_through_a_break() {
 }
 
 #[tokio::test]
-async fn without_numbers_a_snapshot_tells_only_what_was_missed() {
+async fn snapshot_without_numbers_delivers_only_missed_events() {
     let status = r#"{"state":"TASK_STATE_WORKING","message":{"messageId":"m",
         "parts":[{"text":"busy"}]}}"#;
     let said = format!(r#"{{"statusUpdate":{{"taskId":"t-1","status":{status}}}}}"#);
@@ -105,7 +104,7 @@ async fn without_numbers_a_snapshot_tells_only_what_was_missed() {
 }
 
 #[tokio::test]
-async fn three_reconnects_with_growing_pauses_and_then_polling() {
+async fn follower_polls_after_three_reconnects_with_growing_pauses() {
     let mut scripts = vec![stream(&[(1, TASK), (2, &chunk("one ", false))], false)];
     scripts.extend([stream(&[], false), stream(&[], false), stream(&[], false)]);
     scripts.push(result(&snapshot("WORKING", &["one ", "two "])));
@@ -129,7 +128,7 @@ async fn three_reconnects_with_growing_pauses_and_then_polling() {
 }
 
 #[tokio::test]
-async fn a_pause_that_the_server_asks_for_is_kept_whole_or_told() {
+async fn requested_delay_is_kept_or_returned() {
     let busy = |seconds: u32| {
         answer("503 Service Unavailable", &format!("retry-after: {seconds}\r\n"), "")
     };
@@ -139,7 +138,7 @@ async fn a_pause_that_the_server_asks_for_is_kept_whole_or_told() {
     read(&mut follow).await.unwrap();
     assert!(server.gaps()[1] >= Duration::from_secs(1), "{:?}", server.gaps());
 
-    // The same when it is asked how the task stands.
+    // The same while polling.
     let asks = Reconnect { max: 0, patience: Duration::from_secs(20), ..FAST };
     let done = result(&snapshot("COMPLETED", &[]));
     let server = Server::start([begun(), busy(1), done]).await;
@@ -154,18 +153,18 @@ async fn a_pause_that_the_server_asks_for_is_kept_whole_or_told() {
         assert_eq!(error.task_id(), Some("t-1"), "{error:?}");
         let told = error.failure().and_then(Failure::retry_after);
         assert_eq!(told, Some(Duration::from_secs(61)), "{error:?}");
-        assert_eq!(server.seen().len(), 2, "it was not asked again");
+        assert_eq!(server.seen().len(), 2, "no further request");
     }
 }
 
 #[test]
-fn by_default_it_is_three_reconnects_from_half_a_second_on() {
+fn default_policy_is_three_reconnects_from_half_a_second() {
     let policy = Reconnect::default();
     assert_eq!((policy.max, policy.backoff), (3, Duration::from_millis(500)));
 }
 
 #[tokio::test]
-async fn a_server_that_stays_away_is_given_up_with_the_task_and_the_attempts() {
+async fn unreachable_server_error_has_task_and_attempts() {
     for poll in [None, FAST.poll] {
         let server = Server::start([stream(&[(1, TASK)], false)]).await;
         let reconnect = Reconnect { poll, backoff: Duration::from_millis(5), ..FAST };
@@ -180,7 +179,7 @@ async fn a_server_that_stays_away_is_given_up_with_the_task_and_the_attempts() {
 }
 
 #[tokio::test]
-async fn progress_starts_the_count_anew() {
+async fn progress_resets_the_reconnect_counter() {
     let mut scripts = vec![stream(&[(1, TASK)], false)];
     scripts.extend((2..8).map(|seq| stream(&[(seq, WORKING)], false)));
     scripts.push(stream(&[(8, DONE)], true));
@@ -192,7 +191,7 @@ async fn progress_starts_the_count_anew() {
 }
 
 #[tokio::test]
-async fn a_stream_that_breaks_before_its_first_event_is_sent_again_with_a_key_only() {
+async fn send_is_repeated_before_the_first_event_only_with_a_key() {
     let scripts = || [stream(&[], false), stream(&[(1, DONE)], true)];
     let server = Server::start(scripts()).await;
     let mut follow = client(&server, FAST).follow(text("hi")).await.unwrap();
@@ -210,7 +209,7 @@ async fn a_stream_that_breaks_before_its_first_event_is_sent_again_with_a_key_on
 }
 
 #[tokio::test]
-async fn a_failure_in_or_instead_of_a_stream_is_a_failure() {
+async fn failure_in_or_instead_of_a_stream_is_returned() {
     let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"gone"}}"#;
     let inside = format!("data: {error}\n\n");
     let inside = format!(
@@ -229,7 +228,7 @@ async fn a_failure_in_or_instead_of_a_stream_is_a_failure() {
 }
 
 #[tokio::test]
-async fn a_task_that_ended_before_it_could_be_followed_is_shown_as_it_is() {
+async fn ended_task_is_delivered_as_a_snapshot() {
     let refused = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32004,"message":"it has ended"}}"#;
     let done = snapshot("COMPLETED", &["all"]);
     let server = Server::start([plain("200 OK", refused), result(&done)]).await;
@@ -238,7 +237,7 @@ async fn a_task_that_ended_before_it_could_be_followed_is_shown_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_run_ends_with_what_came_of_it() {
+async fn run_returns_the_answer() {
     let message = r#"{"message":{"messageId":"m","parts":[{"text":"just this"}]}}"#;
     let server = Server::start([
         stream(&[(1, TASK), (2, &chunk("made", false)), (3, DONE)], true),
@@ -252,7 +251,7 @@ async fn a_run_ends_with_what_came_of_it() {
 }
 
 #[tokio::test]
-async fn a_run_that_fails_brings_the_whole_task() {
+async fn failed_run_returns_the_whole_task() {
     let failed = r#"{"statusUpdate":{"taskId":"t-1","status":{"state":"TASK_STATE_FAILED"}}}"#;
     let task = r#"{"id":"t-1","status":{"state":"TASK_STATE_FAILED",
         "message":{"parts":[{"text":"no luck"}]}},"history":[{"messageId":"m"}],
@@ -266,7 +265,7 @@ async fn a_run_that_fails_brings_the_whole_task() {
 }
 
 #[tokio::test]
-async fn a_question_ends_a_run_and_its_answer_goes_on() {
+async fn question_ends_a_run_and_its_answer_continues_it() {
     let asks = r#"{"statusUpdate":{"taskId":"t-1","status":{
         "state":"TASK_STATE_INPUT_REQUIRED","message":{"messageId":"q"}}}}"#;
     let old = r#"{"task":{"id":"t-1","status":{"state":"TASK_STATE_INPUT_REQUIRED",
@@ -275,7 +274,7 @@ async fn a_question_ends_a_run_and_its_answer_goes_on() {
     let server = Server::start([
         stream(&[(1, TASK), (2, asks)], true),
         result(whole),
-        // The task as it stood before the answer reached it.
+        // The task before the answer reached it.
         stream(&[(2, old), (3, WORKING), (4, &chunk("thanks", false)), (5, DONE)], true),
     ])
     .await;
@@ -290,7 +289,7 @@ async fn a_question_ends_a_run_and_its_answer_goes_on() {
 }
 
 #[tokio::test]
-async fn a_task_that_waits_for_credentials_is_waited_for_without_a_message() {
+async fn wait_continues_through_required_credentials() {
     let asks = |n| {
         format!(
             r#"{{"statusUpdate":{{"taskId":"t-1","status":{{"state":"TASK_STATE_AUTH_REQUIRED",

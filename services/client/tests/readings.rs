@@ -1,4 +1,4 @@
-//! What is read out of answers that others made: conventions of their own, and calls told apart.
+//! Reading of foreign answers: own conventions for failures, error dialects and trace ids.
 
 mod script;
 
@@ -12,7 +12,7 @@ use script::{Server, plain, result, stream};
 const FAILED: &str = r#"{"id":"t-1","status":{"state":"TASK_STATE_FAILED"},
     "metadata":{"acme/errno":7}}"#;
 
-/// The convention of one house.
+/// The convention of one server.
 fn acme(task: &Task) -> Option<Failure> {
     match task.metadata.as_ref()?.fields.get("acme/errno")?.kind.as_ref()? {
         Kind::NumberValue(errno) => {
@@ -23,14 +23,14 @@ fn acme(task: &Task) -> Option<Failure> {
 }
 
 #[tokio::test]
-async fn a_convention_of_ones_own_is_read_before_the_usual_ones() {
+async fn own_convention_precedes_the_default_reading() {
     let told = format!(r#"{{"task":{FAILED}}}"#);
     let server = Server::start([stream(&[(0, &told)], true), result(FAILED)]).await;
     let client = Client::builder(&server.url).convert(acme).direct().unwrap();
     let Err(Error::Ended(ended)) = client.run("hi").await else { panic!("the task failed") };
     assert_eq!((ended.how, ended.failure.row()), (Ending::Failed, &reason::RATE_LIMITED));
     assert_eq!(ended.failure.business_code, "7");
-    // Without it, and where it has nothing to say, the usual reading counts.
+    // Without the convention, or if it returns nothing, the default reading applies.
     let task: Task = faultline_proto::json::from_str(FAILED).unwrap();
     let plain = Client::new(&server.url).unwrap().ended(&task).unwrap();
     assert_eq!((plain.failure.row(), plain.failure.foreign), (&reason::TASK_FAILED, true));
@@ -39,7 +39,7 @@ async fn a_convention_of_ones_own_is_read_before_the_usual_ones() {
 }
 
 #[tokio::test]
-async fn a_dialect_is_spoken_by_whom_it_was_agreed_on_with() {
+async fn dialect_applies_only_to_its_client() {
     let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32004,"message":"slow down"}}"#;
     for (dialect, row) in [
         (Dialect::Auto, &reason::UNSUPPORTED_OPERATION),
@@ -53,7 +53,7 @@ async fn a_dialect_is_spoken_by_whom_it_was_agreed_on_with() {
 }
 
 #[tokio::test]
-async fn every_call_has_an_id_of_its_own() {
+async fn json_rpc_ids_are_unique_per_call() {
     let task = r#"{"id":"t","status":{"state":"TASK_STATE_COMPLETED"}}"#;
     let server = Server::start((0..50).map(|_| result(task))).await;
     let client = Client::new(&server.url).unwrap();

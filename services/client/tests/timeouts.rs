@@ -1,4 +1,4 @@
-//! Every layer of a call's patience, each provoked alone, by servers that misbehave on a socket.
+//! Timeouts of a call: each layer provoked alone by a misbehaving server on a socket.
 
 mod script;
 
@@ -17,14 +17,14 @@ use tokio::{
 };
 
 const TASK: &str = r#"{"id":"t-1","status":{"state":"TASK_STATE_COMPLETED"}}"#;
-/// Short beside any layer that is not tried.
+/// Much shorter than any layer that is not under test.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn builder(address: SocketAddr, timeouts: Timeouts) -> Builder {
     Client::builder(&format!("http://{address}")).retry(Retry::never()).timeouts(timeouts)
 }
 
-/// Fails of the layer that is tried, after about its time, and says how long that was.
+/// Asserts that the layer under test expired after about its time, and returns that time.
 fn assert_ran_out<T: std::fmt::Debug>(
     result: Result<T, Error>,
     row: &'static reason::Reason,
@@ -37,7 +37,7 @@ fn assert_ran_out<T: std::fmt::Debug>(
     assert!(took >= SHORT && took < 10 * SHORT, "{}: {took:?}", row.name);
 }
 
-/// Where everything is accepted by `serve`, each connection on its own.
+/// Starts a server that runs `serve` for each connection.
 async fn server<F: Future<Output = ()> + Send + 'static>(
     serve: impl Fn(TcpStream) -> F + Send + 'static,
 ) -> SocketAddr {
@@ -51,7 +51,7 @@ async fn server<F: Future<Output = ()> + Send + 'static>(
     address
 }
 
-/// A listener whose queue is full: further connections are neither taken nor refused.
+/// A listener with a full queue: further connections are neither accepted nor refused.
 async fn black_hole() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
     let socket = TcpSocket::new_v4().expect("loopback works");
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -66,7 +66,7 @@ async fn black_hole() -> (SocketAddr, TcpListener, Vec<TcpStream>) {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_not_taken_is_given_up_by_the_connect_timeout() {
+async fn connect_timeout_ends_a_connection_that_is_not_accepted() {
     let (address, _listener, _queued) = black_hole().await;
     for binding in Binding::ALL {
         let timeouts = Timeouts { connect: Some(SHORT), ..Timeouts::none() };
@@ -77,8 +77,8 @@ async fn a_connection_that_is_not_taken_is_given_up_by_the_connect_timeout() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_read_is_given_up_by_the_write_timeout() {
-    // Keeps the connection and takes no byte of it.
+async fn write_timeout_ends_a_request_that_is_not_read() {
+    // Keeps the connection and reads no byte.
     let address = server(|socket| async move {
         sleep(Duration::from_secs(60)).await;
         drop(socket);
@@ -87,14 +87,14 @@ async fn a_server_that_does_not_read_is_given_up_by_the_write_timeout() {
     let timeouts = Timeouts { write: Some(SHORT), ..Timeouts::none() };
     let client = builder(address, timeouts).direct().unwrap();
     let began = Instant::now();
-    // More than the system buffers between the two.
+    // More than the operating system buffers in between.
     let large = text("x".repeat(32 * 1024 * 1024));
     let given_up = timeout(Duration::from_secs(20), client.send(large)).await.unwrap();
     assert_ran_out(given_up, &reason::WRITE_TIMEOUT, began);
 }
 
 #[tokio::test]
-async fn a_silent_server_is_given_up_by_the_read_timeout_and_hung_up_on() {
+async fn read_timeout_ends_a_call_without_a_response() {
     let (closed, mut saw_it_close) = tokio::sync::mpsc::channel(8);
     let address = server(move |mut socket| {
         let closed = closed.clone();
@@ -115,7 +115,7 @@ async fn a_silent_server_is_given_up_by_the_read_timeout_and_hung_up_on() {
         assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
         saw_it_close.recv().await.unwrap();
     }
-    // On gRPC the connection is for other calls too, and stays.
+    // On gRPC the connection is shared by other calls and stays open.
     let timeouts = Timeouts { read: Some(SHORT), ..Timeouts::none() };
     let client = builder(address, timeouts).binding(Binding::Grpc).direct().unwrap();
     let began = Instant::now();
@@ -124,7 +124,7 @@ async fn a_silent_server_is_given_up_by_the_read_timeout_and_hung_up_on() {
     assert_ran_out(client.send_streaming("hi").await, &reason::READ_TIMEOUT, began);
 }
 
-/// A byte of the body every 50 ms, or, on a stream, a comment.
+/// Sends a byte every 50 ms; on a stream, a comment.
 async fn drip(mut socket: TcpStream) {
     let mut request = vec![0; 64 * 1024];
     let read = socket.read(&mut request).await.unwrap_or(0);
@@ -143,19 +143,19 @@ async fn drip(mut socket: TcpStream) {
 }
 
 #[tokio::test]
-async fn a_server_that_drips_is_given_up_by_the_total_and_not_by_the_read_timeout() {
+async fn total_timeout_ends_a_slow_response() {
     let address = server(drip).await;
     let timeouts = Timeouts { read: Some(SHORT), total: Some(SHORT), ..Timeouts::none() };
     let client = builder(address, timeouts).direct().unwrap();
     let began = Instant::now();
     assert_ran_out(client.task("t").await, &reason::CALL_TIMEOUT, began);
-    // Comments are bytes, and a stream has no total.
+    // Comments are bytes, and a stream has no total timeout.
     let mut stream = client.send_streaming("hi").await.unwrap();
-    assert!(timeout(4 * SHORT, stream.next()).await.is_err(), "the stream goes on");
+    assert!(timeout(4 * SHORT, stream.next()).await.is_err(), "the stream stays open");
 }
 
 #[tokio::test]
-async fn a_stream_that_falls_silent_is_given_up_by_the_read_timeout() {
+async fn read_timeout_ends_a_silent_stream() {
     let address = server(|mut socket| async move {
         let mut taken = vec![0; 64 * 1024];
         let _ = socket.read(&mut taken).await;
@@ -174,7 +174,7 @@ async fn a_stream_that_falls_silent_is_given_up_by_the_read_timeout() {
 }
 
 #[tokio::test]
-async fn a_call_that_finds_no_place_is_given_up_by_the_pool_timeout_and_nothing_is_sent() {
+async fn pool_timeout_ends_a_call_without_a_permit_before_it_is_sent() {
     let server = Server::start([result(TASK)]).await;
     let address = server.url.trim_start_matches("http://").parse().unwrap();
     let silent = self::server(drip).await;
@@ -183,10 +183,10 @@ async fn a_call_that_finds_no_place_is_given_up_by_the_pool_timeout_and_nothing_
     let stream = client.send_streaming("hi").await.unwrap();
     let began = Instant::now();
     assert_ran_out(client.clone().task("t").await, &reason::POOL_TIMEOUT, began);
-    // The place is free again as soon as nobody listens to the stream.
+    // Dropping the stream returns its permit.
     drop(stream);
     assert!(timeout(SHORT, client.send_streaming("hi")).await.unwrap().is_ok());
-    // Other clients have places of their own.
+    // Other clients have permits of their own.
     let other = builder(address, timeouts).max_calls(1).direct().unwrap();
     other.task("t-1").await.unwrap();
     let nothing = builder(address, timeouts).max_calls(0).direct();
@@ -195,7 +195,7 @@ async fn a_call_that_finds_no_place_is_given_up_by_the_pool_timeout_and_nothing_
 }
 
 #[tokio::test]
-async fn a_task_may_take_longer_than_any_call() {
+async fn task_may_outlive_every_call_timeout() {
     let working =
         r#"{"task":{"id":"t-1","contextId":"c","status":{"state":"TASK_STATE_WORKING"}}}"#;
     let address = server(move |mut socket| async move {
@@ -204,7 +204,7 @@ async fn a_task_may_take_longer_than_any_call() {
         let request = String::from_utf8_lossy(&request[..read]).into_owned();
         let answer = match request.contains("\"GetTask\"") {
             true => result(TASK),
-            // Every stream falls silent after its first event, if it has one at all.
+            // Every stream stops sending after its first event.
             false => {
                 let event = if request.contains("SendStreamingMessage") {
                     format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}")
@@ -227,7 +227,7 @@ async fn a_task_may_take_longer_than_any_call() {
 }
 
 #[test]
-fn by_default_each_layer_has_its_time() {
+fn all_layers_have_default_timeouts() {
     let Timeouts { connect, write, pool, read, total } = Timeouts::default();
     let seconds = [connect, write, pool, read, total].map(|layer| layer.unwrap().as_secs());
     assert_eq!(seconds, [5, 5, 10, 60, 90]);

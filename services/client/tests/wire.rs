@@ -1,4 +1,4 @@
-//! One call at a time: what is sent, what is made of the answer, and what is sent again.
+//! Single calls on the wire: requests, responses and retries.
 
 mod script;
 
@@ -28,7 +28,7 @@ fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> Failure {
 }
 
 #[tokio::test]
-async fn a_call_gives_the_message_or_what_is_known_of_the_failure() {
+async fn call_returns_the_message_or_the_failure() {
     let rest = r#"{"error":{"code":404,"status":"NOT_FOUND","message":"no such task"}}"#;
     let server = Server::start([
         result(TASK),
@@ -60,12 +60,12 @@ async fn a_call_gives_the_message_or_what_is_known_of_the_failure() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unavailable_and_says_why_in_private() {
+async fn refused_connection_is_unavailable_with_a_private_cause() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let client = Client::builder(&format!("{closed}")).retry(quick()).direct().unwrap();
     let failed = failure(client.send(text("hi")).await);
     assert_eq!((failed.row(), failed.plane()), (&reason::UNAVAILABLE, Plane::Transport));
-    assert_eq!(failed.public_message, "the server cannot be reached: nobody listens there");
+    assert_eq!(failed.public_message, "the server cannot be reached: the connection was refused");
     assert!(failed.private().unwrap().for_log().contains("refused"));
     for bad in ["", "http://a b", "ftp://x", "http://"] {
         assert_eq!(failure(Client::new(bad)).row(), &reason::INVALID_ARGUMENT, "{bad}");
@@ -75,7 +75,7 @@ async fn nobody_there_is_unavailable_and_says_why_in_private() {
 }
 
 #[tokio::test]
-async fn what_is_told_about_a_client_goes_with_every_call() {
+async fn client_settings_are_sent_with_every_call() {
     let server = Server::start([result(&format!(r#"{{"task":{TASK}}}"#)), result(TASK)]).await;
     let client = Client::builder(&server.url)
         .bearer("s3cret")
@@ -107,7 +107,7 @@ async fn what_is_told_about_a_client_goes_with_every_call() {
 }
 
 #[tokio::test]
-async fn http_json_has_a_verb_and_a_route_for_everything() {
+async fn http_json_has_a_verb_and_a_route_per_operation() {
     let task = plain("200 OK", TASK);
     let server = Server::start([
         plain("200 OK", r#"{"message":{"messageId":"m","parts":[{"text":"hello"}]}}"#),
@@ -159,7 +159,7 @@ async fn http_json_has_a_verb_and_a_route_for_everything() {
 }
 
 #[tokio::test]
-async fn a_null_result_is_an_answer_where_there_is_nothing_to_say() {
+async fn null_result_is_accepted_for_an_empty_response() {
     let server = Server::start([result("null"), result("null")]).await;
     let client = Client::new(&server.url).unwrap();
     client.delete_push_config(Default::default()).await.unwrap();
@@ -167,7 +167,7 @@ async fn a_null_result_is_an_answer_where_there_is_nothing_to_say() {
 }
 
 #[tokio::test]
-async fn a_delay_that_the_server_asks_for_is_waited_for() {
+async fn retry_after_delay_is_waited_for() {
     let info = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-31008,"message":"slow down","data":[
         {"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"RATE_LIMITED",
          "domain":"faultline.dev"},
@@ -187,7 +187,7 @@ async fn a_delay_that_the_server_asks_for_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_busy_server_may_say_at_what_time() {
+async fn retry_after_date_is_waited_for() {
     let at = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
     let busy = answer("429 Too Many Requests", &format!("retry-after: {at}\r\n"), "");
     let server = Server::start([busy, result(&format!(r#"{{"task":{TASK}}}"#))]).await;
@@ -199,7 +199,7 @@ async fn a_busy_server_may_say_at_what_time() {
 }
 
 #[tokio::test]
-async fn a_delay_longer_than_the_patience_is_told_and_not_waited_for() {
+async fn delay_beyond_the_time_limit_is_returned() {
     let busy = answer("429 Too Many Requests", "retry-after: 3600\r\n", "");
     let server = Server::start([busy]).await;
     let refused = failure(Client::new(&server.url).unwrap().task("t").await);
@@ -209,10 +209,10 @@ async fn a_delay_longer_than_the_patience_is_told_and_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
+async fn send_with_unknown_outcome_is_repeated_only_with_a_key() {
     let sent = result(&format!(r#"{{"task":{TASK}}}"#));
     for (draft, calls) in [(text("hi"), 1), (text("hi").idempotent(), 2)] {
-        // The first connection is hung up on after the request was read.
+        // The server closes the first connection after it has read the request.
         let server = Server::start([String::new(), sent.clone()]).await;
         let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
         assert_eq!(client.send(draft).await.is_ok(), calls == 2);
@@ -225,7 +225,7 @@ async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
         let first = body(&seen[0]);
         let last = body(&seen[calls - 1]);
         assert_eq!(first["params"], last["params"], "the same message");
-        assert_eq!(first["id"] == last["id"], calls == 1, "each call has an id of its own");
+        assert_eq!(first["id"] == last["id"], calls == 1, "each call has its own id");
     }
     let server = Server::start([String::new(), result(TASK)]).await;
     let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
@@ -234,7 +234,7 @@ async fn a_send_whose_fate_is_unknown_is_repeated_with_a_key_only() {
 }
 
 #[tokio::test]
-async fn what_would_fail_again_is_not_repeated_and_what_may_pass_not_for_ever() {
+async fn permanent_failures_are_not_retried_and_transient_ones_are_limited() {
     let error = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32001,"message":"gone"}}"#;
     let server = Server::start([plain("200 OK", error)]).await;
     let client = Client::builder(&server.url).retry(quick()).direct().unwrap();
@@ -245,7 +245,7 @@ async fn what_would_fail_again_is_not_repeated_and_what_may_pass_not_for_ever() 
 }
 
 #[test]
-fn everything_may_be_spawned() {
+fn futures_of_the_client_are_send() {
     fn assert_send<T: Send>(_: T) {}
     let client = Client::new("http://x").unwrap();
     assert_send(client.run("hi"));

@@ -1,4 +1,4 @@
-//! What a message is answered with.
+//! Answer to a message: a task or a bare message.
 
 use faultline_proto::a2a::{Message, SendMessageResponse, Task, send_message_response::Payload};
 
@@ -7,12 +7,12 @@ use crate::{
     protocol::task_outcome::{text_of, text_of_parts},
 };
 
-/// A task, or just a message: an agent need not make a task of everything.
+/// The answer of an agent: a task or a bare message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// The task that the message started or continued.
     Task(Task),
-    /// Said and done.
+    /// A message without a task.
     Message(Message),
 }
 
@@ -25,23 +25,23 @@ impl Answer {
         }
     }
 
-    /// What the agent made, as far as it is text: artifacts, one a line; without any, what it
-    /// said.
+    /// The text of the result: the text of each artifact, joined by line breaks, or that of the
+    /// status message without artifacts.
     pub fn text(&self) -> String {
         let task = match self {
             Answer::Message(message) => return text_of(message),
             Answer::Task(task) => task,
         };
-        let said = || task.status.as_ref().and_then(|s| s.message.as_ref()).map(text_of);
+        let status_text = || task.status.as_ref().and_then(|s| s.message.as_ref()).map(text_of);
         if task.artifacts.is_empty() {
-            said().unwrap_or_default()
+            status_text().unwrap_or_default()
         } else {
             let texts = task.artifacts.iter().map(|a| text_of_parts(&a.parts).concat());
             texts.collect::<Vec<_>>().join("\n")
         }
     }
 
-    /// The same, unless it is a task that failed, was rejected or canceled, or waits for somebody.
+    /// The answer, or an error if its task failed, was rejected, was canceled or waits.
     pub fn ok(self) -> Result<Self, Error> {
         match self.task().and_then(Ended::of) {
             Some(ended) => Err(ended.into()),
@@ -49,7 +49,7 @@ impl Answer {
         }
     }
 
-    /// As it came; none when it was empty.
+    /// Reads a response; `None` if it is empty.
     pub(crate) fn read(response: SendMessageResponse) -> Option<Self> {
         match response.payload? {
             Payload::Task(task) => Some(Answer::Task(task)),
@@ -58,7 +58,7 @@ impl Answer {
     }
 }
 
-/// As it travels.
+/// The response that carries the answer.
 impl From<Answer> for SendMessageResponse {
     fn from(answer: Answer) -> Self {
         let payload = match answer {

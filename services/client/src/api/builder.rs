@@ -1,4 +1,5 @@
-//! How a client is made: by an agent's card, or without one.
+//! Builder of a client: from an agent card, or for a URL without a card. Includes the guards
+//! against SSRF and for credentials.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -38,10 +39,10 @@ use crate::{
     },
 };
 
-/// Calls of one client that may be under way, open streams included.
+/// Default limit of concurrent calls of one client, open streams included.
 const CALLS_MAX: usize = 256;
 
-/// Everything that may be said about a client before it is one. See [`Client::builder`].
+/// All settings of a client. See [`Client::builder`].
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -51,7 +52,7 @@ pub struct Builder {
     network: Option<Network>,
     headers: HeaderMap,
     bearer: Bearer,
-    /// Where credentials may go beside the card's own origin.
+    /// Further origins to which credentials may be sent.
     allowed: Vec<String>,
     public_only: bool,
     trace: Option<TraceContext>,
@@ -61,7 +62,7 @@ pub struct Builder {
     max_calls: usize,
     dialect: Dialect,
     convert: Convert,
-    /// The first thing that was said wrongly.
+    /// The first invalid setting; returned by `connect` and `direct`.
     problem: Option<Failure>,
 }
 
@@ -88,20 +89,21 @@ impl Builder {
         }
     }
 
-    /// This binding and no other. By default the card's first that is known, or JSON-RPC.
+    /// Uses this binding. Default: the first supported binding of the card, or JSON-RPC without a
+    /// card.
     pub fn binding(mut self, binding: Binding) -> Self {
         self.binding = Some(binding);
         self
     }
 
-    /// With this token in every call: those that read the card, and those to where it leads, which
-    /// must then be at the same origin. See [`Builder::allow_origin`].
+    /// Sends this token with every call: to the server of the card, and to the interface of the
+    /// card if it has the same origin. See [`Builder::allow_origin`].
     pub fn bearer(self, token: &str) -> Self {
         self.credential(AUTHORIZATION, &format!("Bearer {token}"))
     }
 
-    /// With a token that expires. It is had by `have` when it is first needed, and again when the
-    /// server does not take it any more: the call that was refused is then made once more.
+    /// Sends a token that expires. `have` fetches the token before the first call, and again when
+    /// the server rejects it; the rejected call is then repeated once.
     ///
     /// ```
     /// # use faultline_client::Client;
@@ -119,20 +121,19 @@ impl Builder {
         self
     }
 
-    /// Trusting the certificates in this PEM file and no others. By default those that the system
-    /// trusts.
+    /// Trusts the certificates in this PEM file and no others. Default: those of the system.
     pub fn ca(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca = Some(path.into());
         self
     }
 
-    /// Inside this network, where a mesh in the same process listens, and nowhere else.
+    /// Connects inside this in-process network, where a mesh of the same process listens.
     pub fn network(mut self, network: Network) -> Self {
         self.network = Some(network);
         self
     }
 
-    /// With this header in every call, such as an API key. Its value is never shown.
+    /// Sends this header with every call, such as an API key. The value is never shown.
     pub fn header(self, name: &str, value: &str) -> Self {
         match name.parse() {
             Ok(name) => self.credential(name, value),
@@ -140,12 +141,13 @@ impl Builder {
         }
     }
 
-    /// Credentials may go to this origin too, should the card lead there: `https://HOST:PORT`. By
-    /// default they go to the origin of the card alone, since a card can name anybody.
+    /// Allows credentials to be sent to this origin as well, if the card leads there:
+    /// `https://HOST:PORT`. By default credentials are sent to the origin of the card alone,
+    /// because a card can name any URL.
     pub fn allow_origin(mut self, url: &str) -> Self {
         match origin(url) {
             none if none.is_empty() => {
-                self.wrong(format!("not an origin: '{url}' (say https://HOST:PORT)"))
+                self.wrong(format!("not an origin: '{url}' (write https://HOST:PORT)"))
             }
             origin => {
                 self.allowed.push(origin);
@@ -154,15 +156,15 @@ impl Builder {
         }
     }
 
-    /// Where the card leads to another origin than its own, only a public address is called, or an
-    /// origin of [`Builder::allow_origin`]. Without this, whoever writes the card chooses what is
-    /// called from here (SSRF). By default any address is.
+    /// Restricts interfaces at other origins than the card's to public addresses and to the origins
+    /// of [`Builder::allow_origin`]. Without this, the author of a card chooses an address that is
+    /// called from this machine (SSRF). Default: any address.
     pub fn public_only(mut self) -> Self {
         self.public_only = true;
         self
     }
 
-    /// With this extension, if the agent knows it. One that is needed:
+    /// Requests this extension if the agent supports it. For a required extension use
     /// [`Client::require_extension`].
     pub fn extension(mut self, uri: &str) -> Self {
         match HeaderValue::from_str(uri) {
@@ -172,48 +174,48 @@ impl Builder {
         self
     }
 
-    /// Every call in this trace; otherwise each call starts one of its own.
+    /// Makes every call part of this trace. Default: each call starts a trace.
     pub fn trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
         self
     }
 
-    /// How calls are repeated.
+    /// The retry policy of calls.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
         self
     }
 
-    /// How followers go on after a break.
+    /// The reconnect policy of event streams.
     pub fn reconnect(mut self, reconnect: Reconnect) -> Self {
         self.reconnect = reconnect;
         self
     }
 
-    /// How long one call may take. It never bounds a task: [`Client::run`] and [`Client::follow`]
+    /// The timeouts of one call. They do not limit a task: [`Client::run`] and [`Client::follow`]
     /// outlive any call.
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// How many calls of this client may be under way at once, streams included. The next one
-    /// waits, for [`Timeouts::pool`] at most. By default 256.
+    /// Limit of concurrent calls of this client, streams included. Further calls wait, for
+    /// [`Timeouts::pool`] at most. Default: 256.
     pub fn max_calls(self, calls: usize) -> Self {
         match calls {
-            0 => self.wrong("`max_calls` is 0: nothing could ever be called".to_owned()),
+            0 => self.wrong("`max_calls` is 0: no call could be made".to_owned()),
             calls => Self { max_calls: calls, ..self },
         }
     }
 
-    /// How the server tells its errors, if it is not by A2A.
+    /// The error format of a server that does not follow A2A.
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// Reads the failure of a task as its server tells it, by whatever convention of its own. None:
-    /// the usual reading, which knows faultline's record, flat keys such as `error_code`, and text.
+    /// Reads the failure of a task by a convention of its server. If `convert` returns `None`, the
+    /// default reading applies: the faultline record, flat keys such as `error_code`, or text.
     ///
     /// ```
     /// # use faultline_client::{Client, Failure};
@@ -231,8 +233,8 @@ impl Builder {
         self
     }
 
-    /// Reads the agent's card and chooses how to call it. The URL is that of the card, of the
-    /// agent or of a server: unless it ends in `.json`, the card is well known below it.
+    /// Reads the agent's card and chooses an interface. The URL is that of the card, of the agent
+    /// or of the server: unless it ends in `.json`, the card is at the well-known path below it.
     pub async fn connect(self) -> Result<Client, Error> {
         let http = self.http(false)?;
         let url = card::card_url(&self.url);
@@ -253,7 +255,7 @@ impl Builder {
         self.build_by(card, interface)
     }
 
-    /// Chooses how to call an agent by a card that is already at hand.
+    /// Chooses an interface of a card that is already at hand.
     pub fn connect_by(self, card: AgentCard) -> Result<Client, Error> {
         let interface = self.choose(&card)?;
         self.build_by(card, interface)
@@ -274,13 +276,13 @@ impl Builder {
         let has_credentials = in_headers || self.bearer.is_some();
         let card = self.url.clone();
         let allowed = self.allowed.clone();
-        // A network of our own has no other addresses.
+        // An in-process network has no other addresses.
         let public_only = self.public_only && self.network.is_none();
         AllowedOrigins { card, allowed, has_credentials, public_only }
     }
 
-    /// Says so before the first call; a name that resolves to another address later is refused
-    /// when it is dialled.
+    /// Reports a forbidden address before the first call. A name that later resolves to another
+    /// address is rejected when it is dialled (DNS rebinding).
     async fn check_public(&self, interface: &Interface) -> Result<(), Error> {
         let uri: Uri = interface.url.parse().unwrap_or_default();
         let port = uri.port_u16().unwrap_or(443);
@@ -293,12 +295,12 @@ impl Builder {
                 let problem = CardProblem::NotPublic { card, called };
                 Err(Error::InvalidCard { url: card::card_url(&self.url), problem })
             }
-            // A name without an address is the first call's to report.
+            // A name that does not resolve is reported by the first call.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Calls the URL as it is, without a card. The first call connects.
+    /// Calls the URL without a card. The first call connects.
     pub fn direct(self) -> Result<Client, Error> {
         let binding = self.binding.unwrap_or(Binding::JsonRpc);
         let url = card::checked_url(&self.url, binding, false).map_err(|why| {
@@ -328,7 +330,7 @@ impl Builder {
                 Transport::HttpJson { http: http.clone(), url: interface.url, v03 }
             }
             Binding::Grpc => {
-                // The token travels with the other headers.
+                // The token is sent with the other headers.
                 let address = interface.url;
                 let dial = Dial { address, ca, network, public_only, ..Dial::default() };
                 let Timeouts { connect, write, .. } = self.timeouts;
@@ -400,7 +402,7 @@ fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
     Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
 }
 
-/// Host and port, where the URL says them.
+/// Host and port of the URL.
 fn peer(url: &str) -> (String, Option<u16>) {
     let uri: Option<Uri> = url.parse().ok();
     let authority = uri.as_ref().and_then(|uri| uri.authority());

@@ -1,4 +1,4 @@
-//! One call of a client: its headers, its span and its place, and how often it is made.
+//! One call of a client: headers, span, call limit, token and retries.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -23,14 +23,14 @@ use crate::{
     },
 };
 
-/// Repeated as the policy says.
+/// Calls with retries.
 impl Client {
     pub(crate) async fn call<Q, A>(&self, operation: Operation<Q>) -> Result<A, Error>
     where
         Q: Request,
         A: binding::ResponseMessage,
     {
-        // However often it is made, it is one call.
+        // All repetitions belong to one call in the trace.
         let spans = self.spans();
         let call = || self.call_once(&operation, &spans);
         let keyed = operation.idempotency_key.is_some();
@@ -48,7 +48,7 @@ impl Client {
     }
 }
 
-/// Made once; twice where a token has expired.
+/// Calls without retries, except for one after an expired token.
 impl Client {
     async fn call_once<Q, A>(&self, operation: &Operation<Q>, spans: &CallSpans) -> Result<A, Fault>
     where
@@ -107,7 +107,7 @@ impl Client {
         self.stream_once(&operation::send_streaming(request), &self.spans()).await
     }
 
-    /// A call that is no A2A, so it goes by the general name of JSON.
+    /// A call outside of A2A, with the media type `application/json`.
     pub(crate) async fn post<A: ProtoJson>(&self, url: String, body: Bytes) -> Result<A, Error> {
         let call = || async {
             let mut headers = self.traced(&self.parent().child());
@@ -150,14 +150,14 @@ impl Client {
     }
 }
 
-/// The calls of one operation so far: all in one trace, and each knows the one that it repeats.
+/// The spans of one operation: all in one trace, each linked to the call that it repeats.
 struct CallSpans {
     parent: TraceContext,
     last: Mutex<Option<TraceContext>>,
 }
 
 impl CallSpans {
-    /// The span of the next one.
+    /// The span of the next call.
     fn next<Q>(&self, client: &Client, operation: &Operation<Q>) -> ClientSpan {
         let parent = &self.parent;
         let name = operation.name;

@@ -1,5 +1,4 @@
-//! A client of one agent: how it is made, the work of a task from start to end, and each operation
-//! of A2A.
+//! Client of one agent: construction, whole tasks, and the single operations of A2A.
 
 use std::sync::Arc;
 
@@ -26,21 +25,22 @@ use crate::{
     transport::{bearer::Bearer, binding::Transport, call_limit::CallLimit, http::Http},
 };
 
-/// Who calls, as spans say it.
+/// The role of the caller in spans.
 pub(super) const ROLE: &str = "client";
 
-/// One agent, or a server with several. Cheap to clone; clones share their connections.
+/// A client of one agent, or of a server with several agents. Immutable and cheap to clone; clones
+/// share connections, call limit and cached token.
 #[derive(Clone, Debug)]
 pub struct Client {
     pub(super) transport: Transport,
     pub(super) http: Http,
-    /// The server that the agent is on.
+    /// The URL of the agent's server.
     pub(super) root: String,
-    /// In every request that names no other.
+    /// The tenant of requests that name none.
     pub(super) tenant: String,
     pub(super) headers: HeaderMap,
     pub(super) trace: Option<TraceContext>,
-    /// Host and port, as spans name them.
+    /// Host and port for spans.
     pub(super) peer: Arc<(String, Option<u16>)>,
     pub(super) card: Option<Arc<AgentCard>>,
     pub(super) retry: Retry,
@@ -50,15 +50,15 @@ pub struct Client {
     pub(super) bearer: Bearer,
 }
 
-/// How a client comes to be.
+/// Construction.
 impl Client {
-    /// Reads the card of the agent at `url` and chooses how to call it. The URL may be that of
-    /// the card, of the agent or of its server.
+    /// Reads the card of the agent at `url` and chooses an interface. The URL may be that of the
+    /// card, of the agent or of its server.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder(url).connect().await
     }
 
-    /// A client of the agent at `url`, to be told more about.
+    /// A builder for a client of the agent at `url`.
     ///
     /// ```no_run
     /// # use faultline_client::{Binding, Client, Error, Retry};
@@ -77,12 +77,12 @@ impl Client {
         Builder::new(url)
     }
 
-    /// Calls `url` as it is, by JSON-RPC and without a card. The first call connects.
+    /// A client for `url` by JSON-RPC and without a card. The first call connects.
     pub fn new(url: &str) -> Result<Self, Error> {
         Self::builder(url).direct()
     }
 
-    /// Another agent of the same faultline mesh, without its card.
+    /// A client of another agent of the same faultline mesh, without its card.
     pub fn agent(&self, name: &str) -> Self {
         let mut client = self.clone();
         client.card = None;
@@ -95,8 +95,7 @@ impl Client {
         client
     }
 
-    /// With an extension that cannot be done without: an error, before anything is sent, unless
-    /// the agent's card lists it.
+    /// Requires an extension: an error before anything is sent, unless the agent's card lists it.
     pub fn require_extension(mut self, uri: &str) -> Result<Self, Error> {
         let capabilities = self.card.as_ref().and_then(|card| card.capabilities.as_ref());
         if !capabilities.is_some_and(|c| c.extensions.iter().any(|e| e.uri == uri)) {
@@ -106,20 +105,20 @@ impl Client {
         Ok(self)
     }
 
-    /// With this trace in every call, in place of another.
+    /// Makes every call part of this trace.
     pub fn in_trace(mut self, trace: TraceContext) -> Self {
         self.trace = Some(trace);
         self
     }
 
-    /// With this header in every call, in place of one of the same name.
+    /// Sends this header with every call, in place of one of the same name.
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.headers.insert(name, value);
         self
     }
 
-    /// How a task of this agent ended, unless it completed or still runs: as
-    /// [`Builder::convert`] reads it, or as usual.
+    /// The end of a task of this agent, unless the task completed or still runs; uses
+    /// [`Builder::convert`].
     pub fn ended(&self, task: &Task) -> Option<Ended> {
         let ended = Ended::of(task)?;
         match self.convert.read(task).filter(|_| is_final(ended.how.state())) {
@@ -128,12 +127,12 @@ impl Client {
         }
     }
 
-    /// The card that the agent was found by, if it was.
+    /// The agent's card, if the client was made from one.
     pub fn card(&self) -> Option<&AgentCard> {
         self.card.as_deref()
     }
 
-    /// What calls travel on.
+    /// The binding of the calls.
     pub fn binding(&self) -> Binding {
         match self.transport {
             Transport::JsonRpc { .. } => Binding::JsonRpc,
@@ -142,7 +141,7 @@ impl Client {
         }
     }
 
-    /// The card does not say that there are no streams.
+    /// Whether the agent streams events: true unless its card says otherwise.
     pub(super) fn streams(&self) -> bool {
         self.card.as_ref().is_none_or(|card| {
             card.capabilities.as_ref().is_some_and(|capabilities| capabilities.streaming())
@@ -150,48 +149,48 @@ impl Client {
     }
 }
 
-/// Work, start to end.
+/// Whole tasks.
 impl Client {
-    /// Sends a message and follows its task to the end: what came of it, or how it ended
-    /// otherwise, with all that was made until then. A question to the caller is such an end.
+    /// Sends a message and follows its task to the end. Returns the answer, or [`Error::Ended`]
+    /// with the task if it failed, was rejected, was canceled or asks its caller a question.
     pub async fn run(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
         self.follow(draft).await?.finish().await
     }
 
-    /// Follows a task to its end, through questions that somebody else answers.
+    /// Follows a task to its end, through questions that other callers answer.
     pub async fn wait(&self, task_id: &str) -> Result<Answer, Error> {
         self.follow_task(task_id, None).finish_through_questions().await
     }
 
-    /// Sends a message and gives each event of its task once, through breaks of the connection.
-    /// Where the agent has no streams, its task is asked for.
+    /// Sends a message and returns the events of its task, each once, across reconnects. An agent
+    /// without streaming is polled.
     pub async fn follow(&self, draft: impl Into<Draft>) -> Result<Follow, Error> {
         Follow::sent(self.clone(), draft.into().into()).await
     }
 
-    /// The events of a task that exists, each once, through breaks of the connection: the task as
-    /// it stands and what follows, or exactly what follows the event `after`.
+    /// The events of an existing task, each once, across reconnects: a snapshot and the events
+    /// after it, or exactly the events after the event `after`.
     pub fn follow_task(&self, id: &str, after: Option<u64>) -> Follow {
         Follow::task(self.clone(), id, after)
     }
 
-    /// The task as it stands.
+    /// The present state of the task.
     pub async fn task(&self, id: &str) -> Result<Task, Error> {
         self.get_task(GetTaskRequest { id: id.to_owned(), ..Default::default() }).await
     }
 
-    /// Asks the task to stop.
+    /// Requests the cancellation of the task.
     pub async fn cancel(&self, id: &str) -> Result<Task, Error> {
         self.cancel_task(CancelTaskRequest { id: id.to_owned(), ..Default::default() }).await
     }
 }
 
-/// The operations of A2A, one by one.
+/// The operations of A2A.
 impl Client {
-    /// Starts a task or continues one, and waits until it ends or asks, on one connection: for
-    /// [`Timeouts::read`] at most, unless the draft says [`Draft::return_immediately`]. What may
-    /// take longer is for [`Client::run`]. A task that failed is no error here: [`Answer::ok`]
-    /// makes it one.
+    /// Starts or continues a task and waits until it ends or asks a question, on one connection,
+    /// for [`Timeouts::read`] at most; [`Draft::return_immediately`] does not wait. Use
+    /// [`Client::run`] for longer tasks. A failed task is no error here; [`Answer::ok`] makes it
+    /// one.
     pub async fn send(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
         let response = self.call(operation::send(draft.into().into())).await?;
         let empty =
@@ -199,34 +198,35 @@ impl Client {
         Answer::read(response).ok_or_else(|| empty().into())
     }
 
-    /// The same, with each event of this one connection. [`Client::follow`] outlives it.
+    /// Like [`send`](Self::send), with the events of this one connection. [`Client::follow`]
+    /// reconnects.
     pub async fn send_streaming(&self, draft: impl Into<Draft>) -> Result<Events, Error> {
         self.stream(operation::send_streaming(draft.into().into())).await
     }
 
-    /// The task as it stands.
+    /// The present state of the task.
     pub async fn get_task(&self, request: GetTaskRequest) -> Result<Task, Error> {
         self.call(operation::get_task(request)).await
     }
 
-    /// Tasks, the latest change first, a page at a time.
+    /// Tasks, the latest change first, in pages.
     pub async fn list_tasks(&self, request: ListTasksRequest) -> Result<ListTasksResponse, Error> {
         self.call(operation::list_tasks(request)).await
     }
 
-    /// Asks the task to stop.
+    /// Requests the cancellation of the task.
     pub async fn cancel_task(&self, request: CancelTaskRequest) -> Result<Task, Error> {
         self.call(operation::cancel_task(request)).await
     }
 
-    /// The task as it stands and then its events on this one connection; with `after`, where the
-    /// server numbers events, exactly those after that one. [`Client::follow_task`] outlives it,
-    /// and follows a task of A2A 0.3 too, where a subscription does not show the task first.
+    /// A snapshot of the task and its later events on this one connection; with `after`, and if the
+    /// server numbers events, exactly the events after that one. [`Client::follow_task`]
+    /// reconnects, and also follows a task of A2A 0.3, where a subscription has no snapshot.
     pub async fn subscribe(&self, id: &str, after: Option<u64>) -> Result<Events, Error> {
         self.stream(operation::subscribe(subscription(id), after)).await
     }
 
-    /// Adds a webhook to a task.
+    /// Adds a webhook (push notification) to a task.
     pub async fn create_push_config(
         &self,
         config: TaskPushNotificationConfig,
@@ -242,7 +242,7 @@ impl Client {
         self.call(operation::get_push(request)).await
     }
 
-    /// The webhooks of a task, a page at a time.
+    /// The webhooks of a task, in pages.
     pub async fn list_push_configs(
         &self,
         request: ListTaskPushNotificationConfigsRequest,
@@ -250,7 +250,7 @@ impl Client {
         self.call(operation::list_pushes(request)).await
     }
 
-    /// Removes a webhook; one that is not there is removed already.
+    /// Removes a webhook. A webhook that does not exist counts as removed.
     pub async fn delete_push_config(
         &self,
         request: DeleteTaskPushNotificationConfigRequest,
@@ -258,12 +258,12 @@ impl Client {
         self.call(operation::delete_push(request)).await
     }
 
-    /// The card that the agent shows to callers it knows.
+    /// The card that the agent shows to authenticated callers.
     pub async fn extended_card(&self) -> Result<AgentCard, Error> {
         self.call(operation::extended_card()).await
     }
 
-    /// One method of the operators' service of a faultline mesh, `faultline.v1.Mesh`.
+    /// Calls a method of the operators' service of a faultline mesh, `faultline.v1.Mesh`.
     pub async fn mesh<Q, A>(&self, method: &str, request: &Q) -> Result<A, Error>
     where
         Q: ProtoJson,

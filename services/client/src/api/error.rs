@@ -1,5 +1,5 @@
-//! Every way in which this client fails its user: before a call, by a call, by losing sight of a
-//! task, and by a task that did not end well.
+//! Errors of the client: before a call, of a call, of a lost connection to a task, and of a task
+//! that did not complete.
 
 use std::fmt;
 
@@ -16,14 +16,15 @@ use crate::protocol::{
     task_outcome::{failure_of, is_final, text_of},
 };
 
-/// What went wrong. [`Error::failure`] has the reason, whether to retry, and the chain behind it.
+/// The error of a client. [`Error::failure`] has the reason, the retry advice and the chain of
+/// causes.
 ///
 /// ```no_run
 /// # use faultline_client::{Client, Ending, Error, text};
 /// # async fn example(client: Client) -> Result<(), Error> {
 /// match client.run(text("hello")).await {
 ///     Ok(answer) => println!("{}", answer.text()),
-///     // Credentials go their own way; the task goes on once it has them.
+///     // The task continues once it has its credentials.
 ///     Err(Error::Ended(ended)) if ended.how == Ending::AuthRequired => {
 ///         client.wait(&ended.task.id).await?;
 ///     }
@@ -36,32 +37,31 @@ use crate::protocol::{
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The agent cannot be called by what its card says. Nothing was sent.
+    /// The agent's card offers no usable interface. Nothing was sent.
     #[error("the card at {url} cannot be used: {problem}")]
     InvalidCard {
-        /// Where the card is from.
+        /// The URL of the card.
         url: String,
-        /// What is wrong with it.
+        /// The problem of the card.
         problem: CardProblem,
     },
-    /// The agent's card does not list an extension that its caller cannot do without. Nothing was
-    /// sent.
+    /// The agent's card does not list a required extension. Nothing was sent.
     #[error("the agent does not offer the extension {uri}")]
     ExtensionUnsupported {
-        /// Of the extension.
+        /// The URI of the extension.
         uri: String,
     },
-    /// A call was refused, or never arrived.
+    /// A call was rejected or did not arrive.
     #[error(transparent)]
     Call(#[from] Failure),
-    /// The task was started and may go on, but the server stays away.
-    #[error("lost sight of task {task_id}: {attempts} reconnects brought nothing")]
+    /// The task was started and may still run, but the server cannot be reached.
+    #[error("lost the connection to task {task_id}: {attempts} reconnects failed")]
     Reconnect {
-        /// What to ask for later.
+        /// The id of the task, for a later query.
         task_id: String,
-        /// Subscriptions after the stream broke.
+        /// Subscriptions since the last new event.
         attempts: u32,
-        /// Why the last attempt failed.
+        /// The failure of the last attempt.
         #[source]
         last: Failure,
     },
@@ -70,34 +70,35 @@ pub enum Error {
     Ended(#[from] Ended),
 }
 
-/// A task that did not complete: how, why, and all that it said and made until then.
+/// A task that did not complete, with everything it produced.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ended {
-    /// Which of the states it is in.
+    /// The kind of the end.
     pub how: Ending,
     /// The task with its artifacts and its history.
     pub task: Box<Task>,
-    /// Why.
+    /// The failure.
     pub failure: Failure,
 }
 
-/// The ways not to complete.
+/// The kinds of ends without completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It broke.
+    /// The task failed.
     Failed,
-    /// The agent did not take it.
+    /// The agent rejected the task.
     Rejected,
-    /// Somebody stopped it.
+    /// The task was canceled.
     Canceled,
-    /// It waits for an answer: send one with [`crate::Draft::to_task`].
+    /// The task waits for an answer: send one with [`crate::Draft::to_task`].
     InputRequired,
-    /// It waits for credentials that travel elsewhere: then [`crate::Client::wait`] for it.
+    /// The task waits for credentials that are given outside of A2A: then wait with
+    /// [`crate::Client::wait`].
     AuthRequired,
 }
 
 impl Ending {
-    /// The state that is meant.
+    /// The state of the task.
     pub fn state(self) -> TaskState {
         match self {
             Ending::Failed => TaskState::Failed,
@@ -123,7 +124,7 @@ impl Ending {
     }
 }
 
-/// As `failed`, `input-required`.
+/// Such as `failed`, `input-required`.
 impl fmt::Display for Ending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(state_word(self.state()))
@@ -131,13 +132,13 @@ impl fmt::Display for Ending {
 }
 
 impl Ended {
-    /// How the task ended, unless it completed or still runs.
+    /// The end of a task, unless it completed or still runs.
     pub fn of(task: &Task) -> Option<Self> {
         let status = task.status.as_ref()?;
         let how = Ending::of(status.state())?;
         let failure = failure_of(status, task.metadata.as_ref()).unwrap_or_else(|| {
-            let said = status.message.as_ref().map(text_of).unwrap_or_default();
-            let question = if said.is_empty() { how.to_string() } else { said };
+            let text = status.message.as_ref().map(text_of).unwrap_or_default();
+            let question = if text.is_empty() { how.to_string() } else { text };
             Failure::new(&reason::FAILED_PRECONDITION)
                 .because(format!("the task waits: {question}"))
                 .with_plane(Plane::Execution)
@@ -156,7 +157,7 @@ impl fmt::Display for Ended {
 impl std::error::Error for Ended {}
 
 impl Error {
-    /// The failure behind it; none when nothing was ever sent.
+    /// The failure; `None` if nothing was sent.
     pub fn failure(&self) -> Option<&Failure> {
         match self {
             Error::Call(failure) | Error::Reconnect { last: failure, .. } => Some(failure),
@@ -165,7 +166,7 @@ impl Error {
         }
     }
 
-    /// The task, if one ran and is known whole.
+    /// The task, if it ended.
     pub fn task(&self) -> Option<&Task> {
         match self {
             Error::Ended(ended) => Some(&ended.task),
@@ -183,7 +184,7 @@ impl Error {
         }
     }
 
-    /// The task is over for good: it failed, was rejected or canceled.
+    /// Whether the task has a final state: it failed, was rejected or was canceled.
     pub fn is_terminal(&self) -> bool {
         match self {
             Error::Ended(ended) => is_final(ended.how.state()),
@@ -192,15 +193,14 @@ impl Error {
     }
 }
 
-/// For whoever deals in failures only.
+/// The failure of the error, for code that handles failures alone.
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         match error {
             Error::Call(failure) => failure,
             Error::Ended(ended) => ended.failure,
             Error::Reconnect { ref task_id, attempts, ref last } => {
-                let words =
-                    format!("{attempts} reconnects brought nothing: {}", last.public_message);
+                let words = format!("{attempts} reconnects failed: {}", last.public_message);
                 let failure = Failure::new(&reason::RECONNECT_EXHAUSTED)
                     .because(words)
                     .with_plane(Plane::Transport)
@@ -227,17 +227,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn losing_sight_of_a_task_says_how_often_it_was_looked_for() {
+    fn reconnect_error_contains_the_number_of_attempts() {
         let last = Failure::new(&reason::UNAVAILABLE).because("gone").privately("10.0.0.1");
         let error = Error::Reconnect { task_id: "t".to_owned(), attempts: 3, last };
         let failure = Failure::from(error);
         assert_eq!((failure.row(), failure.task_id.as_str()), (&reason::RECONNECT_EXHAUSTED, "t"));
-        assert_eq!(failure.public_message, "3 reconnects brought nothing: gone");
+        assert_eq!(failure.public_message, "3 reconnects failed: gone");
         assert_eq!(failure.private().unwrap().for_log(), "10.0.0.1");
     }
 
     #[test]
-    fn a_task_that_did_not_complete_comes_with_all_it_made() {
+    fn ended_error_contains_the_whole_task() {
         let ended = |state: &str| {
             let task = format!(
                 r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}",

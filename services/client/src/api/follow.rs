@@ -1,6 +1,6 @@
-//! A stream that outlives its connection. When one breaks the next goes on after the last event
-//! that was told: by its number where the server gives numbers, else by comparing its snapshot with
-//! what was told. When streams bring nothing any more, the task is asked for how it stands.
+//! Event stream that outlives its connection: reconnects with exponential backoff and continues
+//! after the last event, by its number or, without numbers, by comparing a snapshot with the
+//! delivered events. After too many failed reconnects the task is polled.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -24,22 +24,22 @@ use crate::{
     },
 };
 
-/// The longest pause that a server may ask a follower for. Whoever is asked for a longer one is
-/// told so instead: to come early would only be refused again.
+/// The longest `retry_after` delay that a follower waits for. A longer one is returned as an error,
+/// because an earlier attempt would be rejected again.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// How a follower goes on when its stream breaks.
+/// The reconnect policy of event streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconnect {
-    /// Subscriptions in a row that bring nothing new before streams are given up.
+    /// Subscriptions in a row without a new event, before the task is polled instead.
     pub max: u32,
-    /// Before the first of them; twice as long before each further one.
+    /// Pause before the first reconnect; doubled before each further one.
     pub backoff: Duration,
-    /// The longest pause that is not asked for by the server.
+    /// The longest pause, unless the server asks for a longer one.
     pub backoff_max: Duration,
-    /// After that, how often the task is asked for how it stands. None: not at all.
+    /// Interval for polling the task afterwards. `None`: no polling.
     pub poll: Option<Duration>,
-    /// How long nobody may answer these questions either, before the follower gives up.
+    /// Limit for polls without a response.
     pub patience: Duration,
 }
 
@@ -55,32 +55,36 @@ impl Default for Reconnect {
     }
 }
 
-/// The events of one task, each once, whatever happens to the connection.
+/// The events of one task, each once, across reconnects. Driven by its caller through
+/// [`next`](Self::next); it holds no task or lock of its own.
 #[derive(Debug)]
 pub struct Follow {
     client: Client,
-    /// What starts the task, while it is not known to have started and may be sent again.
+    /// The message that starts the task, while it may be sent again: it has an idempotency key and
+    /// no response yet.
     resend: Option<SendMessageRequest>,
-    /// The message that answers a question: until the task has it, its question is the old one.
+    /// The id of a message that answers a question: until the task shows that message, its question
+    /// is stale.
     answer: Option<String>,
     state: StreamState,
-    /// What was read and not yet handed out.
+    /// Events that were read and not yet returned.
     ready: VecDeque<Event>,
     view: TaskView,
     message: Option<Message>,
-    /// The number of the last event, zero when it had none.
+    /// The number of the last event, or zero.
     last: u64,
-    /// Subscriptions since something new was told.
+    /// Subscriptions since the last new event.
     attempts: u32,
 }
 
 #[derive(Debug)]
+/// The connection of a [`Follow`].
 enum StreamState {
-    /// Nothing was asked yet.
+    /// No request was sent yet.
     Unopened,
     Live {
         events: Events,
-        /// Its first event may be a snapshot of what was told already.
+        /// The first event may be a snapshot of events that were already returned.
         is_fresh: bool,
     },
     Broken {
@@ -88,7 +92,7 @@ enum StreamState {
     },
     Polled {
         next_at: Instant,
-        /// When somebody last answered.
+        /// Time of the last response.
         answered: Instant,
     },
     Ended,
@@ -96,7 +100,7 @@ enum StreamState {
 
 impl Follow {
     fn new(mut client: Client, state: StreamState, view: TaskView) -> Self {
-        // One trace, however often it is taken up again.
+        // One trace for all connections.
         client.trace.get_or_insert_with(TraceContext::root);
         Self {
             client,
@@ -111,7 +115,7 @@ impl Follow {
         }
     }
 
-    /// What a send brings.
+    /// Sends a message and follows its task.
     pub(crate) async fn sent(client: Client, request: SendMessageRequest) -> Result<Self, Error> {
         let message = request.message.as_ref();
         let answer = message.filter(|m| !m.task_id.is_empty()).map(|m| m.message_id.clone());
@@ -123,8 +127,8 @@ impl Follow {
         Ok(follow)
     }
 
-    /// Answers the question of the task that is followed, and goes on with what comes of it. What
-    /// was told before is not told again.
+    /// Answers the question of the task and continues. Events that were already returned are not
+    /// repeated.
     pub async fn answer(&mut self, draft: impl Into<Draft>) -> Result<(), Error> {
         let mut request = SendMessageRequest::from(draft.into());
         let message = request.message.get_or_insert_default();
@@ -136,7 +140,7 @@ impl Follow {
     async fn send(&mut self, mut request: SendMessageRequest) -> Result<(), Error> {
         if self.client.streams() {
             let events = self.client.send_streaming(request).await?;
-            // A new task has nothing that was told already.
+            // A new task has no earlier events.
             let is_fresh = !self.view.is_empty();
             self.state = StreamState::Live { events, is_fresh };
             return Ok(());
@@ -155,37 +159,39 @@ impl Follow {
         Ok(())
     }
 
-    /// A task that exists, from where it stands or from after one of its events.
+    /// Follows an existing task, from a snapshot or from one of its events.
     pub(crate) fn task(client: Client, id: &str, after: Option<u64>) -> Self {
         let mut follow = Self::new(client, StreamState::Unopened, TaskView::of(id));
-        // Zero stands for the beginning, which is what a subscription without a number gives.
+        // Zero is the beginning, like a subscription without a number.
         follow.last = after.unwrap_or(0);
         follow
     }
 
-    /// Goes on through another client of the same agent, without the headers of the one that sent.
+    /// Continues through another client of the same agent, for example without the headers of the
+    /// first one.
     pub fn through(mut self, client: Client) -> Self {
         self.client = client;
         self
     }
 
-    /// Of the task that is followed; empty until its first event, and for a bare message.
+    /// The id of the task; empty before its first event, and for a bare message.
     pub fn task_id(&self) -> &str {
         &self.view.task().id
     }
 
-    /// The task as far as its events told, artifacts put together.
+    /// The task as its events describe it so far, with joined artifacts.
     pub fn task_so_far(&self) -> &Task {
         self.view.task()
     }
 
-    /// The number of the last event: where another follower would go on.
+    /// The number of the last event, from which another follower can continue.
     pub fn last_seq(&self) -> u64 {
         self.last
     }
 
-    /// The next event; none after the last. An error ends it: either the server refuses, or it
-    /// stayed away too long. May be dropped and called again without losing anything.
+    /// The next event; `None` after the last one. An error ends the stream: the server rejected the
+    /// call, or was unreachable for too long. Cancel-safe: the future may be dropped and called
+    /// again without losing an event.
     pub async fn next(&mut self) -> Option<Result<Event, Error>> {
         loop {
             if let Some(event) = self.ready.pop_front() {
@@ -205,12 +211,12 @@ impl Follow {
         }
     }
 
-    /// To the end of the task, or to its first question: the answer, or how it ended otherwise.
+    /// Reads the stream to the end of the task, or to its first question: the answer, or an error.
     pub async fn finish(self) -> Result<Answer, Error> {
         self.drive(false).await
     }
 
-    /// The same, where questions are answered by somebody else.
+    /// The same, through questions that other callers answer.
     pub(crate) async fn finish_through_questions(self) -> Result<Answer, Error> {
         self.drive(true).await
     }
@@ -225,13 +231,13 @@ impl Follow {
         if let Some(message) = self.message {
             return Ok(Answer::Message(message));
         }
-        let told = self.view.into_task();
-        if self.client.ended(&told).is_none() {
-            return Ok(Answer::Task(told));
+        let seen = self.view.into_task();
+        if self.client.ended(&seen).is_none() {
+            return Ok(Answer::Task(seen));
         }
-        // The whole story, with what was said before anybody listened.
-        let whole = self.client.task(&told.id).await.unwrap_or_else(|_| told.clone());
-        let ended = self.client.ended(&whole).or_else(|| self.client.ended(&told));
+        // The stored task has the earlier messages as well.
+        let whole = self.client.task(&seen.id).await.unwrap_or_else(|_| seen.clone());
+        let ended = self.client.ended(&whole).or_else(|| self.client.ended(&seen));
         ended.map_or(Ok(Answer::Task(whole)), |ended| Err(ended.into()))
     }
 
@@ -242,7 +248,7 @@ impl Follow {
             StreamState::Unopened => self.open().await,
             StreamState::Live { events, is_fresh } => {
                 let next = events.next().await;
-                // Only now: whoever drops this future is to find everything as it was.
+                // Changed after the await, so that the future can be dropped safely.
                 let is_fresh = std::mem::take(is_fresh);
                 match next {
                     Some(Ok(event)) => {
@@ -250,7 +256,7 @@ impl Follow {
                         Ok(())
                     }
                     Some(Err(failure)) => self.on_break(Fault::lost(failure)),
-                    // The server may end a stream where the task waits for its caller.
+                    // The server may end a stream while the task waits for its caller.
                     None if self.waits() => {
                         self.state = StreamState::Ended;
                         Ok(())
@@ -300,11 +306,11 @@ impl Follow {
         }
     }
 
-    /// Decides how to go on, or that there is no going on.
+    /// Reconnects, polls, or returns the failure.
     fn on_break(&mut self, fault: Fault) -> Result<(), Error> {
         let failure = fault.failure.clone();
         let unknown = self.task_id().is_empty();
-        // The task has ended meanwhile, or the server gives no second stream: either way, ask.
+        // The task has ended, or the server accepts no second subscription: poll.
         if failure.row() == &reason::UNSUPPORTED_OPERATION && !unknown {
             self.state = self.poll_from_now();
             return Ok(());
@@ -313,26 +319,26 @@ impl Follow {
             return Err(failure.into());
         }
         let policy = self.client.reconnect;
-        let told = failure.retry_after().unwrap_or_default();
-        if told > RETRY_AFTER_MAX {
+        let delay = failure.retry_after().unwrap_or_default();
+        if delay > RETRY_AFTER_MAX {
             return Err(if unknown { failure.into() } else { self.lost(failure) });
         }
         let subscribes = unknown || self.client.transport.subscribes();
         if self.attempts < policy.max && subscribes {
             let pause = backoff(policy.backoff, policy.backoff_max, self.attempts);
             self.attempts += 1;
-            self.state = StreamState::Broken { resume_at: Instant::now() + pause.max(told) };
+            self.state = StreamState::Broken { resume_at: Instant::now() + pause.max(delay) };
             return Ok(());
         }
         if unknown {
-            // The send has a key, or it would not have been repeated.
+            // The send has an idempotency key; without one it would not have been repeated.
             return Err(failure.with_repeat_by_key().into());
         }
         if policy.poll.is_none() {
             return Err(self.lost(failure));
         }
         let now = Instant::now();
-        self.state = StreamState::Polled { next_at: now + told, answered: now };
+        self.state = StreamState::Polled { next_at: now + delay, answered: now };
         Ok(())
     }
 
@@ -345,7 +351,7 @@ impl Follow {
                 let now = Instant::now();
                 self.state = StreamState::Polled { next_at: next_at(now), answered: now };
                 self.take_snapshot(task, 0);
-                // As a stream would end here.
+                // A stream would end here as well.
                 if self.view.state() == TaskState::InputRequired && self.waits() {
                     self.state = StreamState::Ended;
                 }
@@ -353,12 +359,12 @@ impl Follow {
             }
             Err(fault) if !fault.may_retry(true) => Err(fault.failure.into()),
             Err(fault) => {
-                let told = fault.failure.retry_after().unwrap_or_default();
-                if answered.elapsed() >= policy.patience || told > RETRY_AFTER_MAX {
+                let delay = fault.failure.retry_after().unwrap_or_default();
+                if answered.elapsed() >= policy.patience || delay > RETRY_AFTER_MAX {
                     return Err(self.lost(fault.failure));
                 }
                 let now = Instant::now();
-                let next_at = next_at(now).max(now + told);
+                let next_at = next_at(now).max(now + delay);
                 self.state = StreamState::Polled { next_at, answered };
                 Ok(())
             }
@@ -378,19 +384,19 @@ impl Follow {
         Some(self.last).filter(|seq| *seq > 0)
     }
 
-    /// The task waits for somebody, and not for the answer that is on its way.
+    /// The task waits, and not for an answer that was already sent.
     fn waits(&self) -> bool {
         is_waiting(self.view.state()) && self.answer.is_none()
     }
 
-    /// Everything was told, and the task waits for somebody: see [`Follow::answer`].
+    /// Whether all events were returned and the task waits for its caller: see [`Follow::answer`].
     pub fn asks(&self) -> bool {
         self.ready.is_empty() && self.waits()
     }
 
     fn on_event(&mut self, event: Event, is_fresh: bool) {
         if let Some(Payload::Task(task)) = event.response.payload {
-            // A numbered server that was told where to go on sends none.
+            // A server with numbers sends no snapshot after `last-event-id`.
             if is_fresh || event.seq == 0 || event.seq > self.last {
                 self.take_snapshot(task, event.seq);
             }
@@ -406,12 +412,12 @@ impl Follow {
     }
 
     fn take_snapshot(&mut self, task: Task, seq: u64) {
-        let told = if self.view.is_empty() {
+        let missing = if self.view.is_empty() {
             vec![StreamResponse { payload: Some(Payload::Task(task)) }]
         } else {
             self.view.missing_events(&task)
         };
-        for response in told {
+        for response in missing {
             self.emit(Event { seq, response });
         }
         self.last = seq.max(self.last);
@@ -423,7 +429,7 @@ impl Follow {
         self.last = event.seq.max(self.last);
         match &event.response.payload {
             Some(Payload::Message(message)) => self.message = Some(message.clone()),
-            // Only a task that shows the answer in its history, or moves on, has taken it.
+            // The task has received the answer once its history contains it or its state changes.
             Some(Payload::Task(task)) => {
                 let taken = |id: &String| task.history.iter().any(|m| m.message_id == *id);
                 self.answer = self.answer.take().filter(|id| !taken(id));
@@ -439,7 +445,7 @@ impl Follow {
     }
 }
 
-/// An event has one of four contents, a task has an id, and a status has a state.
+/// Checks that an event has content, a task has an id and a status has a state.
 fn check(response: &StreamResponse) -> Result<(), Failure> {
     let status = match &response.payload {
         None => {

@@ -1,5 +1,5 @@
-//! The public API: the builder, the client with its operations, answers and errors, and streams
-//! that outlive their connection.
+//! The public API: the builder, the client with its operations, answers and errors, and event
+//! streams that outlive their connection.
 //!
 //! May use: protocol and transport.
 

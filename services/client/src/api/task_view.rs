@@ -1,5 +1,5 @@
-//! The task as its events told it so far. From it two things follow: what a snapshot has that was
-//! not told yet, and what a server tells for the second time. It knows no connection.
+//! Fold of a task's events (event sourcing): the task as described so far. Determines the events
+//! that a snapshot adds, and the events that a server repeats. Depends on no connection.
 
 use faultline_proto::a2a::{
     Artifact, Part, StreamResponse, Task, TaskArtifactUpdateEvent, TaskState, TaskStatus,
@@ -8,12 +8,13 @@ use faultline_proto::a2a::{
 use prost_types::Struct;
 
 #[derive(Debug, Default)]
+/// Owned by a [`Follow`](crate::Follow), which applies each event that it returns.
 pub(crate) struct TaskView {
     task: Task,
 }
 
 impl TaskView {
-    /// For a task whose events were told to somebody else.
+    /// The view of a task without its earlier events.
     pub(crate) fn of(task_id: &str) -> Self {
         Self { task: Task { id: task_id.to_owned(), ..Task::default() } }
     }
@@ -30,7 +31,7 @@ impl TaskView {
         self.task.status.as_ref().map(|status| status.state()).unwrap_or_default()
     }
 
-    /// There is nothing yet to compare a snapshot with.
+    /// Whether there is nothing to compare a snapshot with.
     pub(crate) fn is_empty(&self) -> bool {
         self.task.status.is_none() && self.task.artifacts.is_empty()
     }
@@ -40,10 +41,10 @@ impl TaskView {
             Some(Payload::Task(task)) => self.task = task.clone(),
             Some(Payload::StatusUpdate(update)) => {
                 self.set_ids(&update.task_id, &update.context_id);
-                // What was said last is history once something else is said.
-                let said = self.task.status.take().and_then(|status| status.message);
+                // An earlier status message becomes part of the history.
+                let earlier = self.task.status.take().and_then(|status| status.message);
                 let known = |id: &str| self.task.history.iter().any(|m| m.message_id == id);
-                self.task.history.extend(said.filter(|said| !known(&said.message_id)));
+                self.task.history.extend(earlier.filter(|earlier| !known(&earlier.message_id)));
                 self.task.status = update.status.clone();
                 merge(&mut self.task.metadata, update.metadata.as_ref());
             }
@@ -75,8 +76,8 @@ impl TaskView {
         }
     }
 
-    /// The same message in the same state, or the same artifact as a whole: a server without
-    /// numbers tells again what it told before.
+    /// Whether a server without numbers repeats an event: the same message in the same state, or
+    /// the same whole artifact.
     pub(crate) fn is_repeat(&self, response: &StreamResponse) -> bool {
         match &response.payload {
             Some(Payload::StatusUpdate(update)) => {
@@ -92,9 +93,9 @@ impl TaskView {
         }
     }
 
-    /// What the snapshot has that was not told yet, as the events that would have told it.
+    /// The events that lead from this view to the snapshot.
     pub(crate) fn missing_events(&self, snapshot: &Task) -> Vec<StreamResponse> {
-        let mut news: Vec<_> = snapshot
+        let mut events: Vec<_> = snapshot
             .artifacts
             .iter()
             .filter_map(|new| {
@@ -117,14 +118,14 @@ impl TaskView {
             (old, new) => old.is_none() && new.is_some(),
         };
         if changed {
-            news.push(Payload::StatusUpdate(TaskStatusUpdateEvent {
+            events.push(Payload::StatusUpdate(TaskStatusUpdateEvent {
                 task_id: snapshot.id.clone(),
                 context_id: snapshot.context_id.clone(),
                 status: snapshot.status.clone(),
                 metadata: snapshot.metadata.clone(),
             }));
         }
-        news.into_iter().map(|payload| StreamResponse { payload: Some(payload) }).collect()
+        events.into_iter().map(|payload| StreamResponse { payload: Some(payload) }).collect()
     }
 }
 
@@ -133,8 +134,8 @@ fn is_same_message(new: &TaskStatus, old: &TaskStatus) -> bool {
     id(new) == id(old)
 }
 
-/// The same status, whose message went into the history: servers move it there when the next
-/// message arrives, before the status changes.
+/// The same status without its message: servers move it to the history when the next message
+/// arrives, before the status changes.
 fn moved_to_history(new: &TaskStatus, old: &TaskStatus) -> bool {
     new.message.is_none() && (new.timestamp.is_none() || new.timestamp == old.timestamp)
 }
@@ -146,13 +147,13 @@ fn merge(into: &mut Option<Struct>, metadata: Option<&Struct>) {
     }
 }
 
-/// What was added to an artifact, with `true`; or all of it, where it did not just grow.
+/// The parts added to an artifact, with `true`; or the whole artifact if it did not just grow.
 fn appended(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
     let added = |parts| Some((Artifact { parts, ..new.clone() }, true));
     if let Some(rest) = new.parts.strip_prefix(old.parts.as_slice()) {
         return if rest.is_empty() { None } else { added(rest.to_vec()) };
     }
-    // A server may keep the chunks of a text as one part.
+    // A server may join the chunks of a text into one part.
     let before = text(&old.parts);
     let after = text(&new.parts);
     match before.zip(after) {
@@ -165,7 +166,7 @@ fn appended(old: &Artifact, new: &Artifact) -> Option<(Artifact, bool)> {
     }
 }
 
-/// The whole text of parts that are nothing else.
+/// The joined text, if all parts are text.
 fn text(parts: &[Part]) -> Option<String> {
     let texts = parts.iter().map(|part| match &part.content {
         Some(Content::Text(text)) => Some(text.as_str()),
@@ -184,14 +185,14 @@ mod tests {
         json::from_str(json).unwrap()
     }
 
-    fn told(before: &str, snapshot: &str) -> Vec<String> {
+    fn delivered(before: &str, snapshot: &str) -> Vec<String> {
         let mut view = TaskView::default();
         view.apply(&StreamResponse { payload: Some(Payload::Task(task(before))) });
         let snapshot = task(snapshot);
-        let news = view.missing_events(&snapshot);
-        news.iter().for_each(|event| view.apply(event));
-        assert_eq!(view.missing_events(&snapshot), [], "told twice");
-        news.iter().map(json::to_string).collect()
+        let events = view.missing_events(&snapshot);
+        events.iter().for_each(|event| view.apply(event));
+        assert_eq!(view.missing_events(&snapshot), [], "an event would be repeated");
+        events.iter().map(json::to_string).collect()
     }
 
     fn artifact(parts: &str) -> String {
@@ -202,42 +203,42 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_tells_only_what_was_added() {
+    fn snapshot_adds_only_new_parts() {
         let cut = artifact(r#"{"text":"one "},{"text":"tw"}"#);
-        let parts = told(&cut, &artifact(r#"{"text":"one "},{"text":"tw"},{"text":"o"}"#));
-        let merged = told(&cut, &artifact(r#"{"text":"one two"}"#));
+        let parts = delivered(&cut, &artifact(r#"{"text":"one "},{"text":"tw"},{"text":"o"}"#));
+        let merged = delivered(&cut, &artifact(r#"{"text":"one two"}"#));
         assert_eq!(parts, merged);
         assert_eq!(parts.len(), 1);
         assert!(parts[0].contains(r#""parts":[{"text":"o"}]"#), "{}", parts[0]);
         assert!(parts[0].contains(r#""append":true"#), "{}", parts[0]);
-        assert_eq!(told(&cut, &cut), [""; 0]);
-        assert_eq!(told(&cut, &artifact(r#"{"text":"one tw"}"#)), [""; 0]);
+        assert_eq!(delivered(&cut, &cut), [""; 0]);
+        assert_eq!(delivered(&cut, &artifact(r#"{"text":"one tw"}"#)), [""; 0]);
     }
 
     #[test]
-    fn what_did_not_just_grow_is_told_whole() {
-        let events = told(&artifact(r#"{"text":"one"}"#), &artifact(r#"{"text":"two"}"#));
+    fn replaced_artifact_is_delivered_whole() {
+        let events = delivered(&artifact(r#"{"text":"one"}"#), &artifact(r#"{"text":"two"}"#));
         assert!(events.len() == 1 && !events[0].contains("append"), "{events:?}");
-        let events = told(r#"{"id":"t"}"#, &artifact(r#"{"text":"one"}"#));
+        let events = delivered(r#"{"id":"t"}"#, &artifact(r#"{"text":"one"}"#));
         assert_eq!(events.len(), 2);
     }
 
     #[test]
-    fn a_status_is_news_by_its_state_or_its_message() {
-        let said = |state: &str, id: &str| {
+    fn status_is_new_by_state_or_message() {
+        let status = |state: &str, id: &str| {
             format!(
                 r#"{{"id":"t","status":{{"state":"TASK_STATE_{state}",
                     "message":{{"messageId":"{id}"}}}}}}"#
             )
         };
-        let working = said("WORKING", "m-1");
-        assert_eq!(told(&working, &working), [""; 0]);
-        assert_eq!(told(&working, &said("WORKING", "m-2")).len(), 1);
-        assert_eq!(told(&working, &said("COMPLETED", "m-1")).len(), 1);
+        let working = status("WORKING", "m-1");
+        assert_eq!(delivered(&working, &working), [""; 0]);
+        assert_eq!(delivered(&working, &status("WORKING", "m-2")).len(), 1);
+        assert_eq!(delivered(&working, &status("COMPLETED", "m-1")).len(), 1);
     }
 
     #[test]
-    fn question_whose_words_went_into_the_history_is_not_asked_again() {
+    fn question_that_moved_to_the_history_is_not_repeated() {
         let at = |time: &str, message: &str| {
             format!(
                 r#"{{"id":"t","status":{{"state":"TASK_STATE_INPUT_REQUIRED"{message},
@@ -245,18 +246,18 @@ mod tests {
             )
         };
         let asked = at("1", r#","message":{"messageId":"m"}"#);
-        assert_eq!(told(&asked, &at("1", "")), [""; 0]);
-        assert_eq!(told(&asked, &at("2", "")).len(), 1, "another question, without words");
-        assert_eq!(told(&asked, &at("1", r#","message":{"messageId":"n"}"#)).len(), 1);
+        assert_eq!(delivered(&asked, &at("1", "")), [""; 0]);
+        assert_eq!(delivered(&asked, &at("2", "")).len(), 1, "another question, without a message");
+        assert_eq!(delivered(&asked, &at("1", r#","message":{"messageId":"n"}"#)).len(), 1);
         let timeless = r#"{"id":"t","status":{"state":"TASK_STATE_INPUT_REQUIRED"}}"#;
-        assert_eq!(told(&asked, timeless), [""; 0]);
+        assert_eq!(delivered(&asked, timeless), [""; 0]);
     }
 
     #[test]
-    fn a_replay_is_known_by_the_ids_in_it() {
+    fn repeated_event_is_recognised_by_its_ids() {
         let mut view = TaskView::default();
         let read = |json: &str| json::from_str::<StreamResponse>(json).unwrap();
-        let said = read(
+        let message = read(
             r#"{"statusUpdate":{"taskId":"t","status":{"state":"TASK_STATE_WORKING",
                 "message":{"messageId":"m"}}}}"#,
         );
@@ -268,12 +269,12 @@ mod tests {
             r#"{"artifactUpdate":{"taskId":"t","append":true,"artifact":{"artifactId":"a",
                 "parts":[{"text":"x"}]}}}"#,
         );
-        for event in [&said, &made] {
+        for event in [&message, &made] {
             assert!(!view.is_repeat(event));
             view.apply(event);
             assert!(view.is_repeat(event));
         }
-        assert!(!view.is_repeat(&more), "the same words may be said twice");
+        assert!(!view.is_repeat(&more), "the same text may be appended twice");
         view.apply(&more);
         assert_eq!(view.task().artifacts[0].parts.len(), 2);
     }

@@ -1,5 +1,6 @@
-//! An agent's card: where it is found, and which of its interfaces is called. Whatever is wrong
-//! with it is said before anything is sent.
+//! Agent card: its URL, its parsing, and the choice of the interface to call. Includes the origin
+//! check that keeps credentials at the card's origin and, with `public_only`, restricts other
+//! origins to public addresses (SSRF guard).
 
 use std::fmt;
 
@@ -9,16 +10,16 @@ use faultline_proto::{
 };
 use http::{Uri, uri::Scheme};
 
-/// Where the card of an agent, or of a whole origin, lies below its URL.
+/// The path of an agent card below the URL of its agent or server.
 const WELL_KNOWN: &str = "/.well-known/agent-card.json";
-/// The major version of A2A that is spoken here.
+/// The supported major version of A2A.
 const MAJOR: &str = "1";
-/// Protocol version for servers that speak only 0.3, on JSON-RPC and HTTP+JSON.
+/// The version of servers that support only 0.3, on JSON-RPC and HTTP+JSON.
 pub(crate) const V0_3: &str = "0.3";
-/// What is spoken with a server that says nothing.
+/// The assumed version of a server that states none.
 pub(crate) const V1_0: &str = "1.0";
 
-/// What a call travels on.
+/// A protocol binding: the wire format of calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// JSON-RPC 2.0 over HTTP.
@@ -30,10 +31,10 @@ pub enum Binding {
 }
 
 impl Binding {
-    /// All that are known, in the order of this client's liking.
+    /// All known bindings, in order of preference.
     pub const ALL: [Binding; 3] = [Binding::JsonRpc, Binding::HttpJson, Binding::Grpc];
 
-    /// As cards spell it.
+    /// The name in agent cards.
     pub fn name(self) -> &'static str {
         match self {
             Binding::JsonRpc => "JSONRPC",
@@ -53,25 +54,25 @@ impl fmt::Display for Binding {
     }
 }
 
-/// Why nothing can be called by a card.
+/// The reasons for which a card offers nothing to call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CardProblem {
-    /// It is no JSON, or not the JSON of a card.
-    #[error("it is no card: {0}")]
+    /// The document is not JSON, or not a card.
+    #[error("it is not an agent card: {0}")]
     Unreadable(String),
     /// `supportedInterfaces` is absent or empty, and so is the `url` of a card of A2A 0.3.
     #[error("it lists no supportedInterfaces")]
     NoInterfaces,
-    /// None is JSONRPC, HTTP+JSON or GRPC, or the one that was asked for.
+    /// No interface has a known binding, or the requested one.
     #[error("none of its interfaces is {wanted}: it lists {listed}")]
     NoBinding {
-        /// What would have done.
+        /// The acceptable bindings.
         wanted: String,
-        /// What the card has.
+        /// The bindings on the card.
         listed: String,
     },
-    /// None is of A2A 1.x, nor of 0.3 on JSON-RPC or HTTP+JSON.
+    /// No interface has a supported version: A2A 1.x, or 0.3 on JSON-RPC or HTTP+JSON.
     #[error(
         "none of its interfaces speaks A2A {MAJOR}.x, or {V0_3} by JSONRPC or HTTP+JSON: it lists \
          {listed}"
@@ -80,7 +81,8 @@ pub enum CardProblem {
         /// The versions on the card.
         listed: String,
     },
-    /// None is where the card is from, and credentials stay there.
+    /// Every interface is at another origin than the card, and credentials are sent to the card's
+    /// origin alone.
     #[error(
         "it leads to {called}, and credentials that are meant for {card} are not sent there: \
          allow that origin by its name (Builder::allow_origin)"
@@ -88,10 +90,10 @@ pub enum CardProblem {
     OtherOrigin {
         /// Scheme, host and port of the card.
         card: String,
-        /// The same of the last interface tried.
+        /// Scheme, host and port of the last interface that was tried.
         called: String,
     },
-    /// It leads to another origin than its own, and that is no public address.
+    /// The interface is at another origin than the card, and its address is not public.
     #[error(
         "it leads to {called}, which is not a public address: allow that origin by its name \
          (Builder::allow_origin)"
@@ -99,15 +101,15 @@ pub enum CardProblem {
     NotPublic {
         /// Scheme, host and port of the card.
         card: String,
-        /// The same of the interface.
+        /// Scheme, host and port of the interface.
         called: String,
     },
-    /// None has a URL that can be called.
+    /// No interface has a valid URL.
     #[error("none of its interfaces has a URL that can be called: {url} ({why})")]
     NoUrl {
-        /// The last one tried.
+        /// The last URL that was tried.
         url: String,
-        /// What is wrong with it.
+        /// The problem of that URL.
         why: String,
     },
 }
@@ -116,14 +118,14 @@ pub enum CardProblem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) binding: Binding,
-    /// With a scheme and without a slash at the end.
+    /// With a scheme and without a trailing slash.
     pub(crate) url: String,
     pub(crate) tenant: String,
-    /// Major and minor.
+    /// Major and minor version.
     pub(crate) version: String,
 }
 
-/// A card of A2A 1.x, or of 0.3 as one of 1.x.
+/// Parses a card of A2A 1.x, or one of 0.3, which is converted.
 pub(crate) fn read(json: &[u8]) -> Result<AgentCard, CardProblem> {
     let unreadable = |error: json::Error| CardProblem::Unreadable(error.to_string());
     let read = json::from_slice::<AgentCard>(json);
@@ -140,7 +142,8 @@ pub(crate) fn read(json: &[u8]) -> Result<AgentCard, CardProblem> {
     }
 }
 
-/// Where the card lies: the URL itself if it is that of a JSON file, or else well known below it.
+/// The URL of the card: the given URL if it ends in `.json`, otherwise the well-known path below
+/// it.
 pub(crate) fn card_url(url: &str) -> String {
     let path = url.split(['?', '#']).next().unwrap_or_default();
     if path.ends_with(".json") {
@@ -150,16 +153,16 @@ pub(crate) fn card_url(url: &str) -> String {
     }
 }
 
-/// Whom a card may lead to.
+/// The origins that a card may lead to.
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedOrigins {
-    /// Where the card is from.
+    /// The URL of the card.
     pub(crate) card: String,
-    /// Origins that may be called as the card's own.
+    /// Further origins that are treated like the card's own.
     pub(crate) allowed: Vec<String>,
-    /// Calls carry credentials, which are for the card's origin and the allowed ones.
+    /// Whether calls carry credentials, which are sent to the card's origin and the allowed ones.
     pub(crate) has_credentials: bool,
-    /// Beyond those origins, only public addresses are called.
+    /// Whether other origins need a public address.
     pub(crate) public_only: bool,
 }
 
@@ -174,24 +177,24 @@ impl AllowedOrigins {
         }
     }
 
-    /// The user of the client named this origin: as that of the card, or as one more.
+    /// Whether the user of the client named this origin: as that of the card, or as an allowed one.
     pub(crate) fn is_named(&self, url: &str) -> bool {
         let called = origin(url);
         called == origin(&self.card) || self.allowed.contains(&called)
     }
 
-    /// Nobody but the card says to call this, so that it must be a public address.
+    /// Only the card names this origin, and `public_only` is set: the address must be public.
     pub(crate) fn must_be_public(&self, url: &str) -> bool {
         self.public_only && !self.is_named(url)
     }
 
-    /// The card came encrypted, so nobody it names is called in the clear.
+    /// An encrypted card must not lead to an unencrypted interface.
     fn is_secure(&self) -> bool {
         self.card.starts_with("https://")
     }
 }
 
-/// Scheme, host and port, as one and the same text however they are written.
+/// Scheme, host and port in normal form; empty if the URL is invalid.
 pub(crate) fn origin(url: &str) -> String {
     let Ok(uri) = url.parse::<Uri>() else { return String::new() };
     let (Some(scheme), Some(host)) = (uri.scheme_str(), uri.host()) else { return String::new() };
@@ -204,8 +207,8 @@ pub(crate) fn origin(url: &str) -> String {
     }
 }
 
-/// The first interface that can and may be called, in the card's order; those of 0.3 come after
-/// those of 1.x, and those that must prove to be public come last.
+/// The first interface that is supported and allowed. Order: interfaces that must prove to be
+/// public come last, those of 0.3 after those of 1.x, otherwise the order of the card.
 pub(crate) fn choose(
     card: &AgentCard,
     wanted: Option<Binding>,
@@ -254,7 +257,7 @@ fn list(all: &[AgentInterface], what: impl Fn(&AgentInterface) -> &String) -> St
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// Major and minor of the interface, if it is a version that is spoken here.
+/// Major and minor version of the interface, if it is supported.
 fn version(binding: Binding, interface: &AgentInterface) -> Option<String> {
     let text = match interface.protocol_version.trim() {
         "" => V1_0,
@@ -268,7 +271,7 @@ fn version(binding: Binding, interface: &AgentInterface) -> Option<String> {
     (is_old || major == MAJOR && minor.parse::<u16>().is_ok()).then_some(version)
 }
 
-/// The URL with a scheme, which only gRPC may leave out.
+/// The URL with a scheme, which only gRPC may omit, or its problem.
 pub(crate) fn checked_url(url: &str, binding: Binding, secure: bool) -> Result<String, String> {
     let url = match (binding, url.contains("://")) {
         (Binding::Grpc, false) if secure => format!("https://{url}"),
@@ -276,7 +279,7 @@ pub(crate) fn checked_url(url: &str, binding: Binding, secure: bool) -> Result<S
         _ => url.to_owned(),
     };
     let why = |text: &str| text.to_owned();
-    let uri: Uri = url.parse().map_err(|_| why("it is no URL"))?;
+    let uri: Uri = url.parse().map_err(|_| why("it is not a URL"))?;
     if uri.host().is_none_or(str::is_empty) {
         return Err(why("it names no host"));
     }
@@ -284,7 +287,7 @@ pub(crate) fn checked_url(url: &str, binding: Binding, secure: bool) -> Result<S
         Some(scheme) if *scheme == Scheme::HTTPS => {}
         Some(scheme) if *scheme == Scheme::HTTP && !secure => {}
         Some(scheme) if *scheme == Scheme::HTTP => {
-            return Err(why("the card came encrypted, and this would not be"));
+            return Err(why("the card was encrypted, and this URL is not"));
         }
         Some(_) => return Err(why("its scheme is neither http nor https")),
         None => return Err(why("it has no scheme")),
@@ -301,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    fn reach() -> AllowedOrigins {
+    fn any_origin() -> AllowedOrigins {
         AllowedOrigins {
             card: "http://x".to_owned(),
             allowed: Vec::new(),
@@ -312,11 +315,11 @@ mod tests {
 
     fn chosen(interfaces: &str, wanted: Option<Binding>) -> Result<Interface, CardProblem> {
         let card = json::from_str(&format!(r#"{{"supportedInterfaces":[{interfaces}]}}"#));
-        choose(&card.unwrap(), wanted, &reach())
+        choose(&card.unwrap(), wanted, &any_origin())
     }
 
     #[test]
-    fn the_first_interface_that_is_known_is_taken() {
+    fn first_supported_interface_is_chosen() {
         let card = r#"{"url":"quic://x","protocolBinding":"urn:mine","protocolVersion":"1.0"},
             {"url":"http://x/old","protocolBinding":"JSONRPC","protocolVersion":"0.3"},
             {"url":"relative","protocolBinding":"JSONRPC","protocolVersion":"1.0"},
@@ -331,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_cannot_be_used_says_why() {
+    fn unusable_card_error_names_the_problem() {
         let one = |url: &str, binding: &str, version: &str| {
             let fields = [("url", url), ("protocolBinding", binding), ("protocolVersion", version)];
             let fields = fields.map(|(key, value)| format!(r#""{key}":"{value}""#));
@@ -342,14 +345,14 @@ mod tests {
             (one("http://x", "CARRIER-PIGEON", "1.0"), "it lists 'CARRIER-PIGEON'"),
             (one("http://x", "JSONRPC", "0.2"), "HTTP+JSON: it lists '0.2'"),
             (one("http://x", "GRPC", "0.3"), "HTTP+JSON: it lists '0.3'"),
-            (one("", "JSONRPC", "1.0"), "'' (it is no URL)"),
+            (one("", "JSONRPC", "1.0"), "'' (it is not a URL)"),
             (one("/agents/x", "JSONRPC", "1.0"), "'/agents/x' (it names no host)"),
             (one("ftp://x", "JSONRPC", "1.0"), "neither http nor https"),
             (one("x:443", "HTTP+JSON", "1.0"), "it has no scheme"),
             (one("http://x?a=b", "HTTP+JSON", "1.0"), "it has a query"),
         ];
-        for (said, expected) in cases {
-            assert!(said.contains(expected), "{said}");
+        for (text, expected) in cases {
+            assert!(text.contains(expected), "{text}");
         }
         let card = r#"{"url":"http://x","protocolBinding":"JSONRPC","protocolVersion":"1.0"}"#;
         let asked = chosen(card, Some(Binding::Grpc)).unwrap_err();
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn card_of_0_3_leads_to_its_preferred_transport_and_to_the_others() {
+    fn card_of_0_3_offers_its_preferred_transport_and_the_others() {
         let old = r#"{"name":"a","protocolVersion":"0.3.0","url":"http://x/rpc",
             "preferredTransport":"JSONRPC","capabilities":{"streaming":true,
             "stateTransitionHistory":true},"supportsAuthenticatedExtendedCard":true,
@@ -367,20 +370,20 @@ mod tests {
         let card = read(old.as_bytes()).unwrap();
         assert_eq!((card.supported_interfaces.len(), card.name.as_str()), (2, "a"));
         assert!(card.capabilities.as_ref().unwrap().streaming());
-        let rpc = choose(&card, None, &reach()).unwrap();
+        let rpc = choose(&card, None, &any_origin()).unwrap();
         assert_eq!((rpc.binding, rpc.version.as_str()), (Binding::JsonRpc, V0_3));
-        let rest = choose(&card, Some(Binding::HttpJson), &reach()).unwrap();
+        let rest = choose(&card, Some(Binding::HttpJson), &any_origin()).unwrap();
         assert_eq!((rest.url.as_str(), rest.version.as_str()), ("http://x/rest", V0_3));
         let bare = read(br#"{"url":"http://x"}"#).unwrap();
-        let bare = choose(&bare, None, &reach()).unwrap();
+        let bare = choose(&bare, None, &any_origin()).unwrap();
         assert_eq!((bare.binding, bare.version.as_str()), (Binding::JsonRpc, V0_3));
-        let odd = read(br#"{"url":"http://x","additionalInterfaces":[{"url":1}]}"#);
-        let odd = odd.unwrap_err().to_string();
-        assert!(odd.contains("additionalInterfaces[0].url must be a string"), "{odd}");
+        let invalid = read(br#"{"url":"http://x","additionalInterfaces":[{"url":1}]}"#);
+        let invalid = invalid.unwrap_err().to_string();
+        assert!(invalid.contains("additionalInterfaces[0].url must be a string"), "{invalid}");
     }
 
     #[test]
-    fn an_encrypted_card_leads_nowhere_unencrypted() {
+    fn encrypted_card_allows_no_unencrypted_interface() {
         let secure = |url, binding| checked_url(url, binding, true);
         assert!(secure("http://x", Binding::JsonRpc).is_err());
         assert_eq!(secure("https://x/", Binding::JsonRpc), Ok("https://x".to_owned()));
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_scheme_host_and_port_however_they_are_written() {
+    fn origin_is_normalised_scheme_host_and_port() {
         for same in ["http://x", "http://X:80/a/b", "HTTP://u:p@x/?q"] {
             assert_eq!(origin(same), "http://x", "{same}");
         }
@@ -399,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_a_file_or_well_known() {
+    fn card_url_is_a_json_file_or_the_well_known_path() {
         let cases = [
             ("http://x", "http://x/.well-known/agent-card.json"),
             ("http://x/agents/echo/", "http://x/agents/echo/.well-known/agent-card.json"),

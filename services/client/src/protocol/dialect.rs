@@ -1,6 +1,6 @@
-//! A way of telling errors that is older than A2A's own: an object as the `data` of a JSON-RPC
-//! error, with the error of the agent below in it, and numbers that A2A gave other meanings since.
-//! It is read, and never spoken.
+//! Error dialect of older servers: an object as the `data` of a JSON-RPC error, with the error of
+//! the downstream agent inside, and error numbers that A2A has since given other meanings. Read
+//! only, never sent.
 
 use std::time::Duration;
 
@@ -14,22 +14,22 @@ use serde_json::{Map, Value};
 
 use crate::protocol::wire_error::{mark_foreign, reason_of_number};
 
-/// What any of them in the object tells.
+/// Keys that mark an error object of the dialect.
 const KEYS: [&str; 5] = ["detail", "retryable", "retryAfter", "timeout", "downstreamError"];
 
-/// How a server tells its errors, where A2A leaves it open or the server is older.
+/// The error format of a server that does not follow A2A, or is older.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// As A2A says, and as [`Dialect::StackA2a`] where the shape of an error shows it.
+    /// A2A errors, and [`Dialect::StackA2a`] if the shape of an error shows it.
     #[default]
     Auto,
-    /// Numbers from −32001 to −32008 mean authentication required, task not found, insufficient
+    /// The numbers −32001 to −32008 mean: authentication required, task not found, insufficient
     /// scope, rate limited, agent unavailable, task timeout, content too large, skill not found.
     StackA2a,
 }
 
-/// An error as it came.
+/// A JSON-RPC error as received.
 #[derive(Clone, Copy)]
 pub(crate) struct RpcError<'a> {
     pub(crate) code: i64,
@@ -38,8 +38,7 @@ pub(crate) struct RpcError<'a> {
 }
 
 impl Dialect {
-    /// The failure, if the error is told in the older way. `otherwise` is what its number means by
-    /// A2A.
+    /// The failure, if the error is of the dialect. `otherwise` is the reason of its number by A2A.
     pub(crate) fn read(self, error: RpcError<'_>, otherwise: &'static Reason) -> Option<Failure> {
         let data = match serde_json::from_str(error.data) {
             Ok(Value::Object(data)) if KEYS.iter().any(|key| data.contains_key(*key)) => data,
@@ -63,7 +62,7 @@ impl Dialect {
     }
 }
 
-/// The numbers that collide with A2A's.
+/// The reasons of the numbers that collide with A2A's.
 fn stack_a2a_reason(code: i64) -> Option<&'static Reason> {
     Some(match code {
         -32001 => &reason::UNAUTHENTICATED_CALLER,
@@ -78,7 +77,7 @@ fn stack_a2a_reason(code: i64) -> Option<&'static Reason> {
     })
 }
 
-/// The message, and what the object says beyond it.
+/// The message with the detail and the timeout of the object.
 fn message_with_detail(message: &str, data: &Map<String, Value>) -> String {
     let mut text = message.to_owned();
     let detail = text_of(data, "detail");
@@ -99,7 +98,8 @@ fn text_of(data: &Map<String, Value>, key: &str) -> String {
     data.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// The chain, outermost first; empty if nobody is named and nothing lies below.
+/// The chain of causes, outermost first; empty if no agent is named and there is no downstream
+/// error.
 fn causes(row: &Reason, message: &str, data: &Map<String, Value>) -> Vec<Cause> {
     let cause = |agent, row: &Reason, message: &str, data: &Map<String, Value>| Cause {
         agent,
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_number_means_what_it_meant_only_to_who_speaks_the_dialect() {
+    fn older_number_is_read_by_the_dialect_and_otherwise_by_a2a() {
         let all = [
             (-32001, &reason::UNAUTHENTICATED_CALLER, false),
             (-32002, &reason::TASK_NOT_FOUND, false),
@@ -164,8 +164,8 @@ mod tests {
         for (code, row, retryable) in all {
             let bare = format!(r#"{{"code":{code},"message":"m"}}"#);
             let shaped = format!(r#"{{"code":{code},"message":"m","data":{{"detail":"d"}}}}"#);
-            let told = [read(&bare, Dialect::StackA2a), read(&shaped, Dialect::Auto)];
-            for failure in told {
+            let read_back = [read(&bare, Dialect::StackA2a), read(&shaped, Dialect::Auto)];
+            for failure in read_back {
                 assert_eq!((failure.row(), failure.foreign), (row, true), "{code}");
                 assert_eq!(failure.row().retry.may_retry() && failure.may_retry(), retryable);
             }
@@ -175,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn a2a_wins_where_it_is_spoken() {
-        let told = r#"{"code":-32001,"message":"m","data":[{"@type":"t/google.rpc.ErrorInfo",
+    fn a2a_details_take_precedence_over_the_dialect() {
+        let read_back = r#"{"code":-32001,"message":"m","data":[{"@type":"t/google.rpc.ErrorInfo",
             "reason":"TASK_NOT_FOUND","domain":"a2a-protocol.org"}]}"#;
-        assert_eq!(read(told, Dialect::StackA2a).row(), &reason::TASK_NOT_FOUND);
+        assert_eq!(read(read_back, Dialect::StackA2a).row(), &reason::TASK_NOT_FOUND);
     }
 
     #[test]
-    fn what_lies_below_is_read_to_the_root() {
+    fn downstream_errors_become_the_chain_of_causes() {
         let failure = read(
             r#"{"code":-32603,"message":"Downstream agent 'code' failed","data":{
                 "currentAgent":"plan","downstreamAgent":"code","retryable":true,"retryAfter":10,
@@ -194,8 +194,9 @@ mod tests {
         assert_eq!(failure.retry_after(), Some(Duration::from_secs(10)));
         assert!(failure.may_retry() && failure.foreign);
         assert_eq!((failure.origin_agent(), failure.hop), ("model", 2));
-        let told = |c: &Cause| (c.agent.clone(), c.reason.clone(), c.public_message.clone(), c.hop);
-        let chain: Vec<_> = failure.causes.iter().map(told).collect();
+        let read_back =
+            |c: &Cause| (c.agent.clone(), c.reason.clone(), c.public_message.clone(), c.hop);
+        let chain: Vec<_> = failure.causes.iter().map(read_back).collect();
         let row = |agent: &str, reason: &str, text: &str, hop| {
             (agent.to_owned(), reason.to_owned(), text.to_owned(), hop)
         };
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_without_an_end_is_cut() {
+    fn endless_chain_of_causes_is_cut() {
         let mut error = r#"{"code":-32005,"message":"root"}"#.to_owned();
         for _ in 0..40 {
             error = format!(

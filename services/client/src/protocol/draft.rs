@@ -1,4 +1,4 @@
-//! A message that is yet to be sent, and how it is to be answered.
+//! Draft of a message and of the options of its answer, including the idempotency key.
 
 use faultline_proto::{
     a2a::{
@@ -9,11 +9,11 @@ use faultline_proto::{
 };
 use prost_types::{Struct, Value, value::Kind};
 
-/// Where a message carries the key that makes it safe to send again.
+/// Metadata key of the idempotency key.
 const IDEMPOTENCY_KEY: &str = "faultline.dev/idempotencyKey";
 
-/// What [`crate::Client::send`], [`crate::Client::follow`] and [`crate::Client::run`] take. Starts
-/// as a [`text`] or as a whole [`SendMessageRequest`].
+/// The argument of [`crate::Client::send`], [`crate::Client::follow`] and [`crate::Client::run`].
+/// Made from a [`text`] or from a whole [`SendMessageRequest`].
 ///
 /// ```
 /// use faultline_client::text;
@@ -23,13 +23,13 @@ const IDEMPOTENCY_KEY: &str = "faultline.dev/idempotencyKey";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Draft(SendMessageRequest);
 
-/// The draft of one text.
+/// A draft with one text.
 pub fn text(text: impl Into<String>) -> Draft {
     Draft::new([Part { content: Some(Content::Text(text.into())), ..Part::default() }])
 }
 
 impl Draft {
-    /// The draft of several parts.
+    /// A draft with several parts.
     pub fn new(parts: impl IntoIterator<Item = Part>) -> Self {
         let message = Message {
             message_id: TaskId::new().to_string(),
@@ -40,50 +40,50 @@ impl Draft {
         Self(SendMessageRequest { message: Some(message), ..SendMessageRequest::default() })
     }
 
-    /// One more part.
+    /// Adds a part.
     pub fn part(mut self, part: Part) -> Self {
         self.message().parts.push(part);
         self
     }
 
-    /// Within this context, as a continuation of earlier tasks.
+    /// Puts the message into a context (conversation) of earlier tasks.
     pub fn in_context(mut self, id: impl Into<String>) -> Self {
         self.message().context_id = id.into();
         self
     }
 
-    /// To this task, which waits for it.
+    /// Sends the message to an existing task that waits for it.
     pub fn to_task(mut self, id: impl Into<String>) -> Self {
         self.message().task_id = id.into();
         self
     }
 
-    /// Answered as soon as the task exists, and not only when it ends or asks.
+    /// Returns as soon as the task exists, instead of at its end or its first question.
     pub fn return_immediately(mut self) -> Self {
         self.configuration().return_immediately = true;
         self
     }
 
-    /// With output of this media type, besides those named before.
+    /// Accepts output of one more media type.
     pub fn accept(mut self, media_type: impl Into<String>) -> Self {
         self.configuration().accepted_output_modes.push(media_type.into());
         self
     }
 
-    /// With a webhook that is told how the task goes.
+    /// Registers a webhook for the events of the task.
     pub fn push_to(mut self, config: TaskPushNotificationConfig) -> Self {
         self.configuration().task_push_notification_config = Some(config);
         self
     }
 
-    /// With a fresh [`Draft::idempotency_key`].
+    /// Sets a random [`Draft::idempotency_key`].
     pub fn idempotent(self) -> Self {
         self.idempotency_key(TaskId::new().to_string())
     }
 
-    /// Sent twice with the same key, it is done once: a faultline mesh keeps keys for a day. Only
-    /// then a send whose fate is unknown is repeated. Do not set it for a server that does not
-    /// know such keys: it would do the work twice.
+    /// Sets an idempotency key: two sends with the same key do the work once (a faultline mesh
+    /// keeps keys for a day). Only a send with a key is retried after an unknown outcome. Do not
+    /// set a key for a server without support for keys: a retry would do the work twice.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self {
         let metadata = self.0.metadata.get_or_insert_with(Struct::default);
         let value = Value { kind: Some(Kind::StringValue(key.into())) };
@@ -91,7 +91,7 @@ impl Draft {
         self
     }
 
-    /// The id that the message will be known by.
+    /// The id of the message.
     pub fn message_id(&self) -> &str {
         self.0.message.as_ref().map_or("", |message| &message.message_id)
     }

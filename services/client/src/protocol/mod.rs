@@ -1,5 +1,5 @@
-//! The protocol without a connection: operations of A2A, drafts of messages, agent cards, frames of
-//! server-sent events, and the reading of task states and of error answers.
+//! The protocol without a connection: operations of A2A, drafts of messages, agent cards,
+//! server-sent events, and the reading of task states and error responses.
 //!
 //! May use: no other folder.
 

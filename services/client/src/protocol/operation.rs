@@ -1,5 +1,5 @@
-//! A2A's operations: the one name that JSON-RPC and gRPC share, the route of HTTP+JSON, and
-//! whether a repeat can do harm. It knows no connection.
+//! Operations of A2A: the name for JSON-RPC and gRPC, the route for HTTP+JSON, and whether the
+//! operation is idempotent. Depends on no connection.
 
 use faultline_proto::{
     a2a::{
@@ -18,26 +18,26 @@ use crate::protocol::draft;
 pub(crate) const VERSION_HEADER: HeaderName = HeaderName::from_static("a2a-version");
 pub(crate) const EXTENSIONS_HEADER: HeaderName = HeaderName::from_static("a2a-extensions");
 
-/// One call, whatever it will travel on.
+/// One operation with its request, independent of the binding.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation<Q> {
-    /// On JSON-RPC and on gRPC.
+    /// The name on JSON-RPC and gRPC.
     pub(crate) name: &'static str,
     pub(crate) request: Q,
     pub(crate) verb: Method,
-    /// On HTTP+JSON, below the interface's URL and the tenant.
+    /// The path on HTTP+JSON, below the interface's URL and the tenant.
     pub(crate) path: String,
     pub(crate) query: Vec<(&'static str, String)>,
-    /// Doing it twice is doing it once.
+    /// Idempotent: a repetition does no harm.
     pub(crate) repeatable: bool,
-    /// The answer has nothing in it: `{}`, `null` or no body at all.
+    /// The response is empty: `{}`, `null` or no body.
     pub(crate) empty_response: bool,
     pub(crate) idempotency_key: Option<String>,
-    /// Exactly the events after this one.
+    /// Start after this event.
     pub(crate) after: Option<u64>,
 }
 
-/// A request that can say whom of a house it is for.
+/// A request with a tenant: the agent of a server with several agents.
 pub(crate) trait Request: ProtoJson + prost::Message + Clone + 'static {
     fn tenant(&mut self) -> &mut String;
 }
@@ -80,7 +80,7 @@ impl<Q> Operation<Q> {
         }
     }
 
-    /// With the parameters that are set.
+    /// Sets the parameters that are not empty.
     fn with_query(mut self, query: impl IntoIterator<Item = (&'static str, String)>) -> Self {
         self.query = query.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         self
@@ -139,7 +139,7 @@ pub(crate) fn subscribe(
     after: Option<u64>,
 ) -> Operation<SubscribeToTaskRequest> {
     let path = format!("/tasks/{}:subscribe", segment(&request.id));
-    // The contract says GET where the prose says POST; servers that know one of them know this.
+    // The specification says both GET and POST; servers support GET.
     Operation { after, ..Operation::new("SubscribeToTask", Method::GET, path, request) }
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn create_push(
     config: TaskPushNotificationConfig,
 ) -> Operation<TaskPushNotificationConfig> {
     let path = pushes(&config.task_id);
-    // Without an id of its own a second one would be another one.
+    // Without an id, a repetition would create a second configuration.
     let repeatable = !config.id.is_empty();
     let operation = Operation::new("CreateTaskPushNotificationConfig", Method::POST, path, config);
     Operation { repeatable, ..operation }
@@ -192,7 +192,7 @@ fn number(value: Option<i32>) -> String {
     value.map(|n| n.to_string()).unwrap_or_default()
 }
 
-/// A name as one segment of a path, or one value of a query.
+/// Percent-encodes a name as one path segment or query value.
 pub(crate) fn segment(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_set_is_asked_for() {
+    fn query_contains_only_set_parameters() {
         let bare = list_tasks(ListTasksRequest::default());
         assert_eq!((bare.path.as_str(), bare.query.len()), ("/tasks", 0));
         let full = list_tasks(ListTasksRequest {
@@ -233,13 +233,13 @@ mod tests {
     }
 
     #[test]
-    fn an_id_stays_one_segment() {
+    fn id_is_encoded_as_one_segment() {
         let request = GetTaskRequest { id: "a/b:cancel?x".to_owned(), ..Default::default() };
         assert_eq!(get_task(request).path, "/tasks/a%2Fb%3Acancel%3Fx");
     }
 
     #[test]
-    fn a_send_is_repeatable_with_a_key_only() {
+    fn send_is_repeatable_only_with_a_key() {
         assert!(!send(draft::text("x").into()).repeatable);
         let keyed = send_streaming(draft::text("x").idempotency_key("k").into());
         assert!(keyed.repeatable && keyed.idempotency_key.as_deref() == Some("k"));

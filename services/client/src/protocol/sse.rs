@@ -1,21 +1,21 @@
-//! Server-sent events, as the HTML standard reads them, from whatever pieces the network makes of
-//! them. It knows no A2A.
+//! Incremental parser of server-sent events by the HTML standard. Independent of A2A and of the
+//! cuts between network packets.
 
 use std::collections::VecDeque;
 
 /// One dispatched event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frame {
-    /// Of this very frame; the standard would let it stand for later ones too.
+    /// The id of this event alone; the standard would keep it for later events.
     pub(crate) id: Option<String>,
     pub(crate) data: Vec<u8>,
 }
 
-/// The stream sent more than one event may hold.
+/// An event exceeds the size limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
-/// Fed with bytes, gives frames. A frame that was not ended by an empty line never was.
+/// Takes bytes and returns events. An event that is not ended by an empty line is dropped.
 #[derive(Debug)]
 pub(crate) struct Parser {
     line: Vec<u8>,
@@ -76,7 +76,7 @@ impl Parser {
             line.drain(..3);
         }
         self.take_line(&line);
-        // The allocation is kept: most lines of a stream are of one length.
+        // The allocation is reused.
         line.clear();
         self.line = line;
         Ok(())
@@ -106,7 +106,7 @@ impl Parser {
             b"id" if !value.contains(&0) => {
                 self.frame.id = String::from_utf8(value.to_vec()).ok();
             }
-            // A comment has an empty name; `event`, `retry` and the unknown say nothing to us.
+            // A comment has an empty name; `event`, `retry` and unknown fields are ignored.
             _ => {}
         }
     }
@@ -133,14 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_its_id_and_its_data() {
+    fn event_has_an_id_and_data() {
         let text = b"id: 7\ndata: {\"a\":1}\n\n: keep-alive\n\ndata:x\ndata\ndata:  y\n\n";
         let expected = [frame(Some("7"), "{\"a\":1}"), frame(None, "x\n\n y")];
         assert_eq!(parse([&text[..]]), expected);
     }
 
     #[test]
-    fn every_line_ending_of_the_standard_ends_a_line() {
+    fn all_line_endings_of_the_standard_end_a_line() {
         for text in ["data: a\n\ndata: b\n\n", "data: a\r\rdata: b\r\r"] {
             assert_eq!(parse([text.as_bytes()]), [frame(None, "a"), frame(None, "b")]);
         }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ended_or_has_no_data_is_no_event() {
+    fn unterminated_or_empty_events_are_dropped() {
         assert_eq!(parse([&b"data: half"[..]]), []);
         assert_eq!(parse([&b"data: half\n"[..]]), []);
         assert_eq!(parse([&b"id: 3\nevent: x\nretry: 5\nunknown\n\n"[..]]), []);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_end_is_refused() {
+    fn oversized_event_is_rejected() {
         let mut parser = Parser::new(8);
         assert_eq!(parser.feed(b"data: 12"), Ok(()));
         assert_eq!(parser.feed(b"3456789"), Err(TooLarge));
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn a_stream_of_events_reads_back(
+        fn written_events_are_parsed_back(
             events in prop::collection::vec((any::<u64>(), "[ -~]{0,20}"), 0..8),
             cut in 1usize..20,
         ) {

@@ -1,5 +1,5 @@
-//! What a status says about how its task went. A peer that knows our record sends it whole; any
-//! other says what it says in flat keys and text, and that is quoted, not believed.
+//! Outcome of a task from its status: the failure, the question and the text. A record of faultline
+//! is taken whole; the flat keys and the text of other servers are marked as foreign.
 
 use std::{fmt, sync::Arc};
 
@@ -10,10 +10,10 @@ use faultline_proto::{
 };
 use prost_types::{Struct, value::Kind};
 
-/// Where a waiting task carries its question.
+/// Metadata key of the question of a waiting task.
 const INTERRUPT_KEY: &str = "faultline.dev/interrupt";
 
-/// How the user of a client reads failures, where that is not as usual.
+/// The user's own reading of failures, if set by `Builder::convert`.
 #[derive(Clone, Default)]
 pub(crate) struct Convert(Option<Arc<Reader>>);
 
@@ -35,24 +35,24 @@ impl fmt::Debug for Convert {
     }
 }
 
-/// A final state never changes again.
+/// Whether the state is final.
 pub fn is_final(state: TaskState) -> bool {
     use TaskState::{Canceled, Completed, Failed, Rejected};
     matches!(state, Completed | Failed | Canceled | Rejected)
 }
 
-/// In these the task waits for somebody.
+/// Whether the task waits for its caller.
 pub fn is_waiting(state: TaskState) -> bool {
     matches!(state, TaskState::InputRequired | TaskState::AuthRequired)
 }
 
-/// The failure of a task that failed, was rejected or canceled, from its status and the metadata
-/// of the task or event around it.
+/// The failure of a task that failed, was rejected or was canceled, from its status and the
+/// metadata of its task or event.
 pub fn failure_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Failure> {
     Failure::of_task(status, metadata)
 }
 
-/// The question of a task that waits, as far as it is ours to read.
+/// The question of a waiting task, if it has a faultline record.
 pub fn interrupt_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<Interrupt> {
     places(status, metadata).iter().find_map(|metadata| {
         match metadata.fields.get(INTERRUPT_KEY)?.kind.as_ref()? {
@@ -62,12 +62,12 @@ pub fn interrupt_of(status: &TaskStatus, metadata: Option<&Struct>) -> Option<In
     })
 }
 
-/// The texts of a message, one a line.
+/// The text parts of a message, joined by line breaks.
 pub fn text_of(message: &Message) -> String {
     text_of_parts(&message.parts).join("\n")
 }
 
-/// Those of the parts that are text.
+/// The text parts.
 pub(crate) fn text_of_parts(parts: &[Part]) -> Vec<&str> {
     let texts = parts.iter().filter_map(|part| match &part.content {
         Some(Content::Text(text)) => Some(text.as_str()),
@@ -76,7 +76,7 @@ pub(crate) fn text_of_parts(parts: &[Part]) -> Vec<&str> {
     texts.collect()
 }
 
-/// Where a status may carry something: around it first, then in its message.
+/// The metadata around the status, then that of its message.
 fn places<'a>(status: &'a TaskStatus, metadata: Option<&'a Struct>) -> Vec<&'a Struct> {
     let mirror = status.message.as_ref().and_then(|m| m.metadata.as_ref());
     metadata.into_iter().chain(mirror).collect()
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn our_record_is_read_from_either_place() {
+    fn failure_record_is_read_from_task_or_message_metadata() {
         let failure = Failure::new(&reason::RATE_LIMITED).because("slow down");
         let metadata = json::to_string(&failure.to_metadata(TaskState::Failed));
         let outer = format!(
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_keys_then_text_then_words_of_our_own() {
+    fn failure_is_read_from_flat_keys_then_text_then_state() {
         let flat = read(
             r#"{"status":{"state":"TASK_STATE_FAILED","message":{"parts":[{"text":"t"}]}},
             "metadata":{"error_code":"E1","error_type":"flow_error","error_message":"broken"}}"#,

@@ -1,6 +1,6 @@
-//! What a peer's error answer says, as a `Failure`. In order of trust: our own record, an
-//! `ErrorInfo`, the dialect that the peer speaks, the bare number. Whatever is wrong with the
-//! details, the code survives.
+//! Error response of a server as a `Failure`. Sources in order of trust: a faultline record, an
+//! `ErrorInfo`, the server's dialect, the bare number. Invalid details are ignored; the code is
+//! kept.
 
 use std::{collections::BTreeMap, error::Error as StdError, io, time::Duration};
 
@@ -17,12 +17,12 @@ use tonic::Code;
 
 use crate::protocol::dialect::{Dialect, RpcError};
 
-/// The longest chain that is believed; a longer one goes in a circle.
+/// Longer chains are rejected: they are probably a loop.
 const HOPS_MAX: u32 = 16;
-/// Details that are looked at.
+/// Number of details that are read.
 const DETAILS_MAX: usize = 16;
 
-/// The `error` of a JSON-RPC answer, or of a REST answer, which says the same in other words.
+/// The `error` of a JSON-RPC response or a REST response.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WireError<'a> {
     #[serde(default)]
@@ -32,7 +32,7 @@ pub(crate) struct WireError<'a> {
     /// REST only: the name of the gRPC code.
     #[serde(default)]
     status: Option<String>,
-    /// An array by A2A; anything at all by JSON-RPC.
+    /// By A2A an array; by JSON-RPC any value.
     #[serde(borrow, default, alias = "details")]
     data: Option<&'a RawValue>,
 }
@@ -69,7 +69,7 @@ impl WireError<'_> {
         failure
     }
 
-    /// The row that the number alone means, and whether it means one at all.
+    /// The reason of the number alone, and whether the number is known.
     fn row(&self) -> (&'static Reason, bool) {
         if let Some(status) = &self.status {
             let row = reason::named(status).filter(|r| reason::code_name(r.code) == r.name);
@@ -80,7 +80,7 @@ impl WireError<'_> {
     }
 }
 
-/// What a number of JSON-RPC means by A2A or by our own rule.
+/// The reason of a JSON-RPC error number: by A2A, or by the number range of faultline.
 pub(crate) fn reason_of_number(code: i64) -> Option<&'static Reason> {
     let is_it = |r: &&&Reason| r.domain == reason::A2A && i64::from(r.jsonrpc) == code;
     if let Some(row) = reason::TABLE.iter().find(is_it) {
@@ -92,14 +92,14 @@ pub(crate) fn reason_of_number(code: i64) -> Option<&'static Reason> {
     }
 }
 
-/// Its words are quoted, not believed.
+/// Marks the text of a failure as foreign: it is quoted, not trusted.
 pub(crate) fn mark_foreign(failure: Failure) -> Failure {
     let mut record = failure.into_record();
     record.foreign = true;
     Failure::from_record(record)
 }
 
-/// What could be read of the details; the rest is as if it were absent.
+/// The details that could be parsed.
 #[derive(Default)]
 struct Details {
     record: Option<v1::Failure>,
@@ -170,7 +170,7 @@ impl Details {
     }
 }
 
-/// ProtoJSON's duration: seconds with an `s`.
+/// A duration in ProtoJSON: seconds with the suffix `s`.
 fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.strip_suffix('s')?.parse().ok()?).ok()
 }
@@ -197,7 +197,7 @@ impl ErrorInfo {
     }
 }
 
-/// An answer that is no A2A at all: a proxy, or a wrong port.
+/// The failure of a response that is not A2A, for example from a proxy or a wrong port.
 pub(crate) fn failure_of_status(status: StatusCode) -> Failure {
     let row = match status.as_u16() {
         400 | 413 | 415 | 422 => &reason::INVALID_ARGUMENT,
@@ -215,7 +215,8 @@ pub(crate) fn failure_of_status(status: StatusCode) -> Failure {
     mark_foreign(Failure::new(row).because(format!("the server answered HTTP {status}, not A2A")))
 }
 
-/// Nobody was reached. What kind of trouble it is may be told; addresses stay in the private text.
+/// The failure of a connection attempt. The kind of the problem is public; addresses stay in the
+/// private text.
 pub(crate) fn connect_failure(error: &(dyn StdError + 'static)) -> Failure {
     let (why, passes) = match causes(error).find_map(|e| e.downcast_ref::<dial::Error>()) {
         Some(dial::Error::Slow { within, .. }) => {
@@ -230,7 +231,7 @@ pub(crate) fn connect_failure(error: &(dyn StdError + 'static)) -> Failure {
         Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
         Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
         Some(dial::Error::Connect { source, .. }) if is_refused(source.as_ref()) => {
-            (": nobody listens there", true)
+            (": the connection was refused", true)
         }
         _ => ("", true),
     };
@@ -243,7 +244,7 @@ fn is_refused(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|e| e.downcast_ref::<io::Error>().is_some_and(refused))
 }
 
-/// The peer stopped in the middle, or was never there. Addresses stay in the private text.
+/// The failure of a lost connection. Addresses stay in the private text.
 pub(crate) fn connection_lost(message: &str, error: &(dyn StdError + 'static)) -> Failure {
     unavailable(message).privately(error_chain(error))
 }
@@ -257,12 +258,12 @@ pub(crate) fn unavailable(message: impl Into<String>) -> Failure {
     Failure::new(&reason::UNAVAILABLE).because(message).with_plane(v1::Plane::Transport)
 }
 
-/// A layer of the timeouts of a call ran out.
+/// The failure of a timeout.
 pub(crate) fn timeout_failure(reason: &'static Reason, text: String) -> Failure {
     Failure::new(reason).because(text).with_plane(v1::Plane::Transport)
 }
 
-/// The peer's answer breaks the protocol.
+/// The failure of a response that violates the protocol.
 pub(crate) fn invalid_response(message: impl Into<String>) -> Failure {
     mark_foreign(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(message))
 }
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_record_is_taken_whole() {
+    fn faultline_record_is_taken_whole() {
         let failure = read(
             r#"{"code":-31004,"message":"Downstream agent 'code' failed","data":[
             {"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"X","domain":"d"},
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_with_a_word_that_is_not_known_here_is_still_a_record() {
+    fn record_with_an_unknown_enum_value_is_accepted() {
         let failure = read(
             r#"{"code":-31008,"message":"slow","data":[{"@type":"t/faultline.v1.Failure","code":8,
             "reason":"RATE_LIMITED","domain":"faultline.dev","plane":"PLANE_BRAND_NEW",
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_info_decides_when_there_is_no_record() {
+    fn error_info_is_used_without_a_record() {
         let failure = read(
             r#"{"code":-31008,"message":"slow down","data":[
             {"@type":"type.googleapis.com/google.rpc.ErrorInfo","reason":"RATE_LIMITED",
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_of_a_newer_peer_keeps_its_code() {
+    fn unknown_reason_keeps_its_code() {
         let failure = read(
             r#"{"code":-31009,"message":"m","data":[{"@type":"t/google.rpc.ErrorInfo",
             "reason":"BRAND_NEW","domain":"faultline.dev"}]}"#,
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_number_means_its_row() {
+    fn bare_number_maps_to_its_reason() {
         for row in reason::TABLE {
             let failure = read(&format!(r#"{{"code":{},"message":""}}"#, row.jsonrpc));
             assert_eq!(failure.code(), row.code, "{}", row.name);
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rest_says_the_same_in_its_own_words() {
+    fn rest_error_maps_to_its_reason() {
         let failure = read(
             r#"{"code":404,"status":"NOT_FOUND","message":"no","details":[
             {"@type":"t/google.rpc.ErrorInfo","reason":"TASK_NOT_FOUND",
@@ -361,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_that_goes_in_a_circle_is_not_believed() {
+    fn looping_chain_of_causes_is_rejected() {
         let failure = read(
             r#"{"code":-31014,"message":"m","data":[{"@type":"t/faultline.v1.Failure","code":4,
             "reason":"TASK_TIMEOUT","hop":16}]}"#,

@@ -1,6 +1,6 @@
-//! A2A 0.3, for agents that speak nothing newer: requests on their way out and answers on their
-//! way in. The objects are translated by `faultline_proto::v03`; this module knows the operations.
-//! Those that no remote agent needs are refused before anything is sent.
+//! A2A 0.3 binding for servers without a newer version: converts requests and responses.
+//! `faultline_proto::v03` converts the objects; this module maps the operations. Operations that no
+//! remote agent needs are rejected before anything is sent.
 
 use bytes::Bytes;
 use faultline_proto::{
@@ -24,14 +24,14 @@ use crate::{
     },
 };
 
-/// What `A2A-Extensions` was called.
+/// The name of `A2A-Extensions` in 0.3.
 const V03_EXTENSIONS_HEADER: HeaderName = HeaderName::from_static("x-a2a-extensions");
 
-/// The shape of an answer of 0.3.
+/// The shape of a response of 0.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct V03Shape {
     dialect: Dialect,
-    /// The result is a bare task; otherwise it is an event or the result of a send.
+    /// The result is a bare task, instead of an event or the result of a send.
     is_task: bool,
 }
 
@@ -40,21 +40,22 @@ impl V03Shape {
         self.dialect == Dialect::Rpc
     }
 
-    /// The same content in the JSON of 1.0.
+    /// The response converted to the JSON of 1.0.
     pub(crate) fn upgraded(self, json: &[u8]) -> Result<Vec<u8>, Failure> {
-        let odd = |why: String| {
-            wire_error::invalid_response(format!("the server answered nonsense: {why}"))
+        let invalid = |why: String| {
+            wire_error::invalid_response(format!("the server sent an invalid response: {why}"))
         };
-        let old: Value = serde_json::from_slice(json).map_err(|error| odd(error.to_string()))?;
+        let old: Value =
+            serde_json::from_slice(json).map_err(|error| invalid(error.to_string()))?;
         let renew = if self.is_task { new::task } else { new::event };
         let renewed = new::Object::read(old, "result").and_then(|old| renew(old, self.dialect));
         let renewed =
-            renewed.map_err(|misfit| odd(format!("{} {}", misfit.path, misfit.description)))?;
+            renewed.map_err(|misfit| invalid(format!("{} {}", misfit.path, misfit.description)))?;
         Ok(renewed.to_string().into_bytes())
     }
 }
 
-/// By JSON-RPC.
+/// The request on JSON-RPC.
 pub(crate) fn enveloped<Q: Request>(
     url: &str,
     operation: &Operation<Q>,
@@ -68,7 +69,7 @@ pub(crate) fn enveloped<Q: Request>(
     Ok(HttpRequest { verb, url: url.to_owned(), headers, body: Some(body), form })
 }
 
-/// By HTTP+JSON, whose routes stand below `/v1`.
+/// The request on HTTP+JSON, whose routes are below `/v1`.
 pub(crate) fn bare<Q: Request>(
     url: &str,
     operation: &Operation<Q>,
@@ -82,7 +83,7 @@ pub(crate) fn bare<Q: Request>(
     Ok(HttpRequest { verb, url, headers: rename_headers(headers), body, form })
 }
 
-/// The old method, the old request, and the shape of its answer.
+/// The method and the request of 0.3, and the shape of the response.
 fn translate<Q: Request>(
     operation: &Operation<Q>,
     dialect: Dialect,
@@ -102,7 +103,8 @@ fn translate<Q: Request>(
             ("tasks/cancel", new, form(true))
         }
         other => {
-            let text = format!("the agent speaks A2A 0.3, where this client has no {other}");
+            let text =
+                format!("the agent supports A2A 0.3 only, and this client has no {other} there");
             let failure = Failure::new(&reason::UNSUPPORTED_OPERATION).because(text);
             return Err(Fault::unsent(failure));
         }
@@ -116,14 +118,14 @@ fn rename_headers(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-/// An error of REST: the words in the body, the kind in the status, and sometimes its number too.
+/// The failure of a REST response: text from the body, reason from the number or the status.
 pub(crate) fn rest_failure(status: StatusCode, body: &[u8]) -> Option<Failure> {
     #[derive(Deserialize)]
-    struct Said {
+    struct RestError {
         message: String,
         code: Option<i64>,
     }
-    let said: Said = serde_json::from_slice(body).ok()?;
+    let error: RestError = serde_json::from_slice(body).ok()?;
     let by_status: Option<&'static Reason> = match status.as_u16() {
         400 | 422 => Some(&reason::INVALID_PARAMS),
         404 => Some(&reason::TASK_NOT_FOUND),
@@ -133,6 +135,6 @@ pub(crate) fn rest_failure(status: StatusCode, body: &[u8]) -> Option<Failure> {
         501 => Some(&reason::UNSUPPORTED_OPERATION),
         _ => None,
     };
-    let row = said.code.and_then(wire_error::reason_of_number).or(by_status)?;
-    Some(wire_error::mark_foreign(Failure::new(row).because(said.message)))
+    let row = error.code.and_then(wire_error::reason_of_number).or(by_status)?;
+    Some(wire_error::mark_foreign(Failure::new(row).because(error.message)))
 }

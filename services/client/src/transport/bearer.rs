@@ -1,5 +1,5 @@
-//! A bearer token that expires: had when it is first needed, and had anew, once for each call, when
-//! the server does not take it any more.
+//! Bearer token that expires: fetched on first use, cached, and fetched again once per call when
+//! the server rejects it.
 
 use std::{
     error::Error as StdError,
@@ -17,7 +17,7 @@ use crate::transport::retry::Fault;
 type BoxError = Box<dyn StdError + Send + Sync>;
 type TokenFuture = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
 
-/// Where the tokens of a client come from, if they come from anywhere. Clones share what is held.
+/// The token source of a client, if it has one. Clones share the cached token.
 #[derive(Clone, Default)]
 pub(crate) struct Bearer(Option<Arc<TokenSource>>);
 
@@ -69,7 +69,7 @@ impl Bearer {
         Self(Some(Arc::new(TokenSource { fetch, cached: Mutex::default() })))
     }
 
-    /// Into the headers of a call.
+    /// Adds the token to the headers of a call.
     pub(crate) async fn put(&self, headers: &mut HeaderMap) -> Result<(), Fault> {
         if let Some(source) = &self.0 {
             headers.insert(AUTHORIZATION, source.token().await?);
@@ -77,8 +77,8 @@ impl Bearer {
         Ok(())
     }
 
-    /// Makes the call, and once more with another token when the server refused this one: whoever
-    /// is refused so has not been served.
+    /// Makes the call, and repeats it once with a new token when the server rejected the token: a
+    /// call without authentication was not executed.
     pub(crate) async fn run<T, F>(&self, call: impl Fn() -> F) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Fault>>,

@@ -1,4 +1,4 @@
-//! The three bindings behind one door: an operation goes in, its answer or its events come out.
+//! Dispatch of an operation to one of the three bindings: JSON-RPC, HTTP+JSON or gRPC.
 
 use bytes::Bytes;
 use faultline_proto::json::{self, ProtoJson};
@@ -16,19 +16,19 @@ use crate::{
     },
 };
 
-/// What an operation is answered with, on every binding.
+/// A response message, on every binding.
 pub(crate) trait ResponseMessage: ProtoJson + prost::Message + Default + 'static {}
 
 impl<A: ProtoJson + prost::Message + Default + 'static> ResponseMessage for A {}
 
-/// Where operations go and what they travel on.
+/// The binding, its connection and its URL.
 #[derive(Clone, Debug)]
 pub(crate) enum Transport {
-    /// Everything is posted to one URL.
+    /// All operations are posted to one URL.
     JsonRpc {
         http: Http,
         url: String,
-        /// It speaks A2A 0.3.
+        /// The server supports A2A 0.3 only.
         v03: bool,
     },
     /// Each operation has a verb and a route below the URL.
@@ -41,7 +41,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// For whoever the request names, or else the `tenant`.
+    /// Calls the tenant of the request, or else `tenant`.
     pub(crate) async fn call<Q: Request, A: ResponseMessage>(
         &self,
         mut operation: Operation<Q>,
@@ -77,8 +77,8 @@ impl Transport {
         }
     }
 
-    /// A subscription starts with the task as it stands. In 0.3 it does not: what happened before
-    /// it would be lost.
+    /// Whether a subscription starts with a snapshot of the task. In 0.3 it does not, and earlier
+    /// events would be lost.
     pub(crate) fn subscribes(&self) -> bool {
         !matches!(self, Self::JsonRpc { v03: true, .. } | Self::HttpJson { v03: true, .. })
     }
@@ -119,9 +119,9 @@ fn enveloped<Q: Request>(url: &str, operation: &Operation<Q>, headers: HeaderMap
     HttpRequest { verb, url: url.to_owned(), headers, body: Some(body), form }
 }
 
-/// A call by JSON-RPC.
+/// The body of a JSON-RPC call.
 pub(crate) fn json_rpc_request(method: &str, params: impl FnOnce(&mut Vec<u8>)) -> Bytes {
-    // One exchange carries one call: only whoever reads logs needs the id to tell calls apart.
+    // One HTTP exchange carries one call; the id serves logs alone.
     let mut body =
         format!(r#"{{"jsonrpc":"2.0","id":"{}","method":""#, Uuid::now_v7()).into_bytes();
     body.extend_from_slice(method.as_bytes());

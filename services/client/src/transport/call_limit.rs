@@ -1,5 +1,5 @@
-//! How many calls of one client may be under way. A peer that hangs takes the places of its own
-//! client and of nobody else.
+//! Limit on the concurrent calls of one client (bulkhead): a server that hangs blocks its own
+//! client and no other.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,10 +20,10 @@ impl CallLimit {
         Self { calls: Arc::new(calls), timeout }
     }
 
-    /// Waits for a place; it is given back when the permit is dropped.
+    /// Waits for a permit; dropping the permit returns it.
     pub(crate) async fn acquire(&self) -> Result<OwnedSemaphorePermit, Fault> {
         let place = Arc::clone(&self.calls).acquire_owned();
         let place = Layer::Pool.bound(self.timeout, place).await?;
-        Ok(place.expect("nobody closes it"))
+        Ok(place.expect("the semaphore is never closed"))
     }
 }

@@ -1,4 +1,4 @@
-//! A stream of a task's events, as one connection delivers it.
+//! Stream of a task's events over one connection.
 
 use std::time::Duration;
 
@@ -25,18 +25,18 @@ use crate::{
     },
 };
 
-/// One event and its number in its task: what a later subscription may start after. Zero when the
-/// server gave none, as for a bare message.
+/// One event and its number in its task, after which a later subscription can start. Zero if the
+/// server sends no numbers, as for a bare message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// The number of the event in its task, or zero.
     pub seq: u64,
-    /// What happened.
+    /// The event.
     pub response: StreamResponse,
 }
 
 impl Event {
-    /// The state that the event shows, if it shows one.
+    /// The state of the task after the event, if the event contains one.
     pub fn state(&self) -> Option<TaskState> {
         match self.response.payload.as_ref()? {
             Payload::Task(task) => task.status.as_ref().map(|s| s.state()),
@@ -45,7 +45,7 @@ impl Event {
         }
     }
 
-    /// The task that it happened to; a bare message has none.
+    /// The id of the task; a bare message has none.
     pub fn task_id(&self) -> Option<&str> {
         match self.response.payload.as_ref()? {
             Payload::Task(task) => Some(&task.id),
@@ -55,7 +55,7 @@ impl Event {
         }
     }
 
-    /// What the agent says with it: the texts of its artifacts or of a bare message.
+    /// The text of the event: of its artifacts or of a bare message.
     pub fn text(&self) -> String {
         let text = |parts| text_of_parts(parts).concat();
         match &self.response.payload {
@@ -68,20 +68,20 @@ impl Event {
         }
     }
 
-    /// Nothing comes after it: a final state, or an answer without a task.
+    /// Whether the event is the last one: a final state, or a bare message.
     pub fn is_last(&self) -> bool {
         let is_message = matches!(self.response.payload, Some(Payload::Message(_)));
         is_message || self.state().is_some_and(is_final)
     }
 }
 
-/// The events of one connection. It ends with the connection; [`crate::Follow`] does not.
+/// The events of one connection. The stream ends with the connection; [`crate::Follow`] reconnects.
 #[derive(Debug)]
 pub struct Events {
     source: Source,
-    /// A call that is under way as long as anybody listens.
+    /// Permit of the call, held while the stream is open.
     permit: Option<OwnedSemaphorePermit>,
-    /// Its span, which lasts as long.
+    /// Span of the call, open while the stream is open.
     calling: Option<ClientSpan>,
 }
 
@@ -98,7 +98,7 @@ struct Sse {
     parser: Parser,
     form: BodyFormat,
     dialect: Dialect,
-    /// How long the stream may be silent.
+    /// The longest silence of the stream.
     read: Option<Duration>,
 }
 
@@ -118,13 +118,13 @@ impl Events {
         Self { source: Source::Grpc(Box::new(stream)), permit: None, calling: None }
     }
 
-    /// Counts as a call while it is open.
+    /// Counts the stream as a call while it is open.
     pub(crate) fn holding(self, permit: OwnedSemaphorePermit, calling: ClientSpan) -> Self {
         Self { permit: Some(permit), calling: Some(calling), ..self }
     }
 
-    /// Whoever listens may leave after the last word, and after a question.
-    fn tell(&mut self, next: Option<&Result<Event, Failure>>) {
+    /// Ends the span: a caller may drop the stream after the last event or a question.
+    fn end_span(&mut self, next: Option<&Result<Event, Failure>>) {
         let Some(calling) = &mut self.calling else { return };
         let settled = |event: &Event| event.is_last() || event.state().is_some_and(is_waiting);
         match next {
@@ -134,8 +134,8 @@ impl Events {
         }
     }
 
-    /// The next event; none after the stream was ended by the server. A failure is the last item.
-    /// May be dropped and called again without losing anything.
+    /// The next event; `None` after the server has ended the stream. A failure is the last item.
+    /// Cancel-safe: the future may be dropped and called again without losing an event.
     pub async fn next(&mut self) -> Option<Result<Event, Failure>> {
         let next = match &mut self.source {
             Source::Ended => None,
@@ -145,7 +145,7 @@ impl Events {
                 Err(status) => Some(Err(status.into())),
             },
         };
-        self.tell(next.as_ref());
+        self.end_span(next.as_ref());
         if !matches!(next, Some(Ok(_))) {
             (self.source, self.permit) = (Source::Ended, None);
         }

@@ -1,4 +1,4 @@
-//! A2A over gRPC. Every operation is a method of one service, called by its name.
+//! The gRPC binding: every operation is a method of one service.
 
 use faultline_chassis::{client::Channel, limits};
 use faultline_proto::{Failure, reason, v1::Plane};
@@ -21,7 +21,7 @@ use crate::{
 
 const SERVICE: &str = "/lf.a2a.v1.A2AService/";
 
-/// One peer. Cheap to clone.
+/// The channel to one server. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Grpc {
     channel: Channel,
@@ -33,14 +33,16 @@ impl Grpc {
         Self { channel, timeouts }
     }
 
-    /// The peer is not told of the time that this call may take: it would take it for the task's.
+    /// The server is not sent the timeout of this call: it would take the timeout for that of the
+    /// task.
     pub(crate) async fn call<Q: Request, A: ResponseMessage>(
         &self,
         operation: Operation<Q>,
         headers: HeaderMap,
     ) -> Result<A, Fault> {
         let call = async {
-            // On the wire, one answer is a stream of one, and only as such it shows its beginning.
+            // A unary response is read as a stream of one message, so that its first byte can be
+            // observed.
             let mut stream: Streaming<A> = self.begin(operation, headers).await?;
             let read = Layer::Read.bound(self.timeouts.read, stream.message()).await?;
             let answer = read.map_err(fault)?;
@@ -52,7 +54,7 @@ impl Grpc {
         Layer::Total.bound(self.timeouts.total, call).await?
     }
 
-    /// No clock runs on a stream that has begun: the pings of its connection find a dead peer.
+    /// A stream that has begun has no timeout: HTTP/2 pings detect a dead server.
     pub(crate) async fn stream<Q: Request>(
         &self,
         operation: Operation<Q>,
@@ -86,8 +88,8 @@ fn path(name: &str) -> PathAndQuery {
     PathAndQuery::from_maybe_shared(path).expect("the names of operations are letters")
 }
 
-/// Only our own record says that the peer itself refused; from a bare code nobody can tell whether
-/// the call was ever seen.
+/// Only a faultline record shows that the server itself rejected the call; with a bare code the
+/// outcome is unknown.
 fn fault(status: Status) -> Fault {
     let failure = Failure::from(status);
     match failure.plane() {

@@ -1,5 +1,5 @@
-//! HTTP: one request, one answer or one stream, over kept-alive connections. It knows the shape of
-//! A2A's JSON, with the envelope of JSON-RPC or without, and none of its operations.
+//! HTTP transport: one request with one response or one event stream, over pooled connections.
+//! Knows the JSON of A2A with or without the JSON-RPC envelope, and no operation.
 
 use std::{
     error::Error as StdError,
@@ -41,25 +41,25 @@ use crate::{
     },
 };
 
-/// One answer, or one event of a stream: a whole task as JSON, where base64 and escapes make the
-/// bytes longer than the mesh counted them.
+/// Limit of one response or one event: a whole task as JSON, where base64 and escapes exceed the
+/// size that the mesh counted.
 pub(crate) const ANSWER_BYTES_MAX: usize = 2 * limits::TASK_ARTIFACT_BYTES_MAX;
-/// Connections that wait for the next call.
+/// Idle connections that are kept.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// How long they wait; well below what servers and proxies allow.
+/// Lifetime of an idle connection; well below the limits of servers and proxies.
 const CONNECTION_IDLE: Duration = Duration::from_secs(30);
 
-/// Whether messages stand in the envelope of JSON-RPC.
+/// The format of request and response bodies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
     Enveloped,
     Bare,
-    /// As A2A 0.3 has it.
+    /// The format of A2A 0.3.
     V03(V03Shape),
 }
 
 impl BodyFormat {
-    /// What bare messages are called is so new that some servers know the general name only.
+    /// The specific media type of bare messages is new; some servers know `application/json` alone.
     fn accept(self) -> &'static str {
         match self {
             BodyFormat::Enveloped | BodyFormat::V03(_) => "application/json",
@@ -91,17 +91,17 @@ pub(crate) struct Http {
     dialect: Dialect,
 }
 
-/// One request, ready to send.
+/// One request.
 pub(crate) struct HttpRequest {
     pub(crate) verb: Method,
     pub(crate) url: String,
     pub(crate) headers: HeaderMap,
-    /// None for a request that has none.
+    /// `None` for a request without a body.
     pub(crate) body: Option<Bytes>,
     pub(crate) form: BodyFormat,
 }
 
-/// One answer, whatever it says.
+/// One complete response.
 pub(crate) struct HttpResponse {
     status: StatusCode,
     retry_after: Option<Duration>,
@@ -134,7 +134,7 @@ impl Http {
             let read = self.timeouts.read;
             return Ok(Events::sse(response.into_body(), form, self.dialect, read));
         }
-        // A failure before the first event is no stream but a plain answer.
+        // A failure before the first event is a plain response.
         let answered = Layer::Total.bound(self.timeouts.total, self.answered(response)).await??;
         match answered.read::<()>(form, true) {
             Err(fault) => Err(fault),
@@ -191,7 +191,7 @@ impl Http {
     }
 }
 
-/// Why no answer began.
+/// The fault of a request without a response.
 fn no_response(error: &legacy::Error) -> Fault {
     if error.is_connect() {
         return Fault::unsent(wire_error::connect_failure(error));
@@ -203,7 +203,7 @@ fn no_response(error: &legacy::Error) -> Fault {
 }
 
 impl HttpResponse {
-    /// The message, or what is known of the failure. A `empty_response` answer may be nothing at all.
+    /// The message, or the failure. The body may be absent if `empty_response` is set.
     pub(crate) fn read<A: ProtoJson>(
         &self,
         form: BodyFormat,
@@ -223,12 +223,12 @@ impl HttpResponse {
         }
     }
 
-    /// The body as it is, unless it comes with a refusal.
+    /// The body of a successful response.
     pub(crate) fn success_body(self) -> Result<Bytes, Fault> {
         if self.status.is_success() { Ok(self.body) } else { Err(self.bare_fault()) }
     }
 
-    /// A status and nothing that A2A would say: whoever answered may not even be the agent.
+    /// A status without an A2A error: a proxy may have sent it instead of the agent.
     fn bare_fault(&self) -> Fault {
         Fault { from_transport: true, ..self.fault(wire_error::failure_of_status(self.status)) }
     }
@@ -245,8 +245,8 @@ impl HttpResponse {
         }
     }
 
-    /// With the delay that stood in the header, if the details had none. What a server refuses for
-    /// being too busy, it did not do.
+    /// Adds the delay of the header if the details have none. A call that is rejected because the
+    /// server is too busy was not executed.
     fn fault(&self, failure: Failure) -> Fault {
         let too_busy = match self.status {
             StatusCode::TOO_MANY_REQUESTS => true,
@@ -274,7 +274,7 @@ fn envelope(json: &[u8]) -> Result<Envelope<'_>, serde_json::Error> {
     serde_json::from_slice(json)
 }
 
-/// One event of a stream, or one answer: the message or the failure.
+/// One event of a stream, or one response: the message or the failure.
 pub(crate) fn read_frame<A: ProtoJson>(
     json: &[u8],
     form: BodyFormat,
@@ -283,9 +283,7 @@ pub(crate) fn read_frame<A: ProtoJson>(
     let envelope = match envelope(json) {
         Ok(envelope) => envelope,
         Err(error) => {
-            return Err(wire_error::invalid_response(format!(
-                "what answers there is no A2A: {error}"
-            )));
+            return Err(wire_error::invalid_response(format!("the response is not A2A: {error}")));
         }
     };
     match (envelope.error, envelope.result) {
@@ -306,8 +304,9 @@ fn read_content<A: ProtoJson>(json: &[u8], form: BodyFormat) -> Result<A, Failur
 }
 
 fn read_bare<A: ProtoJson>(json: &[u8]) -> Result<A, Failure> {
-    json::from_server(json)
-        .map_err(|e| wire_error::invalid_response(format!("the server answered nonsense: {e}")))
+    json::from_server(json).map_err(|e| {
+        wire_error::invalid_response(format!("the server sent an invalid response: {e}"))
+    })
 }
 
 /// `Retry-After`: seconds, or a date.
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn retry_after_is_seconds_or_a_date() {
+    fn retry_after_header_is_seconds_or_a_date() {
         let read = |text: &'static str| retry_after(&HeaderValue::from_static(text));
         assert_eq!(read(" 7 "), Some(Duration::from_secs(7)));
         assert_eq!(read("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Duration::ZERO));

@@ -1,5 +1,5 @@
-//! The body of a request, in pieces, so that it is known when the last one was taken: only from
-//! then on the peer can be expected to say something.
+//! Request body in pieces, which signals when the connection has taken the last one: the read
+//! timeout starts only then.
 
 use std::{
     convert::Infallible,
@@ -11,12 +11,13 @@ use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 
-/// Small beside what the system buffers.
+/// Small in relation to the buffers of the operating system.
 const PIECE_BYTES: usize = 64 * 1024;
 
+/// The body of one request.
 pub(crate) struct RequestBody {
     rest: Bytes,
-    /// Dropped with the body, which is as soon as all of it was taken.
+    /// Dropped together with the body, as soon as all of it was taken.
     _taken: oneshot::Sender<Infallible>,
 }
 
@@ -31,9 +32,9 @@ impl RequestBody {
 }
 
 impl BodySent {
-    /// Returns when all of the body was taken.
+    /// Returns when the body was taken completely.
     pub(crate) async fn wait(self) {
-        // Nothing is ever sent: the end of the sender is the news.
+        // No value is ever sent: dropping the sender is the signal.
         let _ = self.0.await;
     }
 }

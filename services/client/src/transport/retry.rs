@@ -1,4 +1,5 @@
-//! When a call is made again, and after how long. Only what cannot do harm twice is repeated.
+//! Retry of calls with exponential backoff and jitter. Only calls without a possible side effect,
+//! or with an idempotency key, are repeated.
 
 use std::time::Duration;
 
@@ -6,20 +7,20 @@ use faultline_proto::{Failure, reason::Retry as Class, v1::Plane};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-/// How calls are repeated. Reads, cancels and deletes are repeated when the failure may pass; a
-/// send only when the failure proves that nothing ran, or when it has an idempotency key.
+/// The retry policy of a client. Reads, cancels and deletes are retried after transient failures; a
+/// send only if the failure proves that it was not executed, or if it has an idempotency key.
 ///
-/// A delay that the server asks for, by `Retry-After` or `RetryInfo`, is kept. When it is longer
-/// than the time that is left the failure is returned at once, and still says how long.
+/// A delay that the server sends (`Retry-After` or `RetryInfo`) is respected. If it exceeds the
+/// remaining time, the failure is returned at once and contains the delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Calls after the first.
+    /// Number of calls after the first.
     pub max: u32,
-    /// Before the second call; twice as long before each further one.
+    /// Pause before the second call; doubled before each further call.
     pub backoff: Duration,
-    /// The longest pause that is not asked for by the server.
+    /// The longest pause, unless the server asks for a longer one.
     pub backoff_max: Duration,
-    /// For all calls and pauses together.
+    /// Limit for all calls and pauses together.
     pub patience: Duration,
 }
 
@@ -35,13 +36,13 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// Every failure is the caller's to see.
+    /// No retries.
     pub fn never() -> Self {
         Self { max: 0, ..Self::default() }
     }
 
-    /// Makes a call until it goes well or there is no point in another. If the outcome of a call
-    /// with a key is unknown, the failure says that the key makes it safe to repeat.
+    /// Makes a call until it succeeds or may not be retried. If a call with a key has an unknown
+    /// outcome, the failure says that the key makes a repetition safe.
     pub(crate) async fn run<T, F>(
         self,
         repeatable: bool,
@@ -75,51 +76,51 @@ impl Retry {
     }
 }
 
-/// Twice as long each time, and up to a quarter longer still, so that those who broke off
-/// together do not come back together. Never longer than `max`.
+/// Exponential backoff: doubles with each attempt, plus up to a quarter of jitter against
+/// synchronised retries. Never longer than `max`.
 pub(crate) fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration {
     let pause = first.saturating_mul(1 << attempt.min(16)).min(max.mul_f64(0.8));
     pause.mul_f64(rand::random_range(1.0..1.25))
 }
 
-/// What is known of a failed call beyond its failure.
+/// A failed call: its failure, and the knowledge about its execution.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) failure: Failure,
-    /// The server cannot have acted: it was not reached, or it refused before it began.
+    /// The server cannot have executed the call: it was not reached, or rejected the call first.
     pub(crate) not_executed: bool,
-    /// It is the wire's: no peer that speaks A2A put it into words.
+    /// The failure comes from the transport, not from an A2A server.
     pub(crate) from_transport: bool,
 }
 
 impl From<Failure> for Fault {
-    /// A failure that the server put into words itself, before it did anything: what ran and
-    /// failed would have been answered with a task.
+    /// A failure in an A2A response, sent before any work: work that ran and failed would be a
+    /// task.
     fn from(failure: Failure) -> Self {
         let refused = matches!(failure.code(), Code::Unavailable | Code::ResourceExhausted);
-        // A stranger has to say so in as many words.
+        // A foreign server has to state `retryable` explicitly.
         let not_executed = refused && (!failure.foreign || failure.retryable == Some(true));
         Self { failure, not_executed, from_transport: false }
     }
 }
 
 impl Fault {
-    /// Nobody was reached.
+    /// The server was not reached.
     pub(crate) fn unsent(failure: Failure) -> Self {
         Self { failure, not_executed: true, from_transport: true }
     }
 
-    /// What became of the call is not known.
+    /// The outcome of the call is unknown.
     pub(crate) fn lost(failure: Failure) -> Self {
         Self { failure, not_executed: false, from_transport: true }
     }
 
-    /// The connection broke after the call was sent, so nobody knows what became of it.
+    /// The connection broke after the call was sent, so that the outcome is unknown.
     fn is_lost(&self) -> bool {
         !self.not_executed && self.from_transport && self.failure.plane() == Plane::Transport
     }
 
-    /// Whether the same call may go better later, and may be made.
+    /// Whether the same call may be retried.
     pub(crate) fn may_retry(&self, repeatable: bool) -> bool {
         if !repeatable && !self.not_executed {
             return false;
@@ -133,8 +134,8 @@ impl Fault {
     }
 }
 
-/// The clock and the counts of one call. What the wire did and what the peer said are counted
-/// apart, for whoever reads the log, and allowed together.
+/// The retry budget of one call. Transport failures and error responses are counted apart for the
+/// log, and limited together.
 struct Attempts {
     retry: Retry,
     wire: u32,
@@ -143,7 +144,7 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// How long to wait before the next call; none when there is to be no next.
+    /// The pause before the next call; `None` without a next call.
     fn pause(&mut self, fault: &Fault, repeatable: bool) -> Option<Duration> {
         if self.made() >= self.retry.max || !fault.may_retry(repeatable) {
             return None;
@@ -162,7 +163,7 @@ impl Attempts {
         let after_ms = pause.as_millis() as u64;
         let wire_retries = self.wire;
         let call_retries = self.call;
-        tracing::debug!(reason, after_ms, wire_retries, call_retries, "a call is made again");
+        tracing::debug!(reason, after_ms, wire_retries, call_retries, "retrying a call");
         Some(pause)
     }
 
@@ -170,7 +171,7 @@ impl Attempts {
         self.wire + self.call
     }
 
-    /// The last failure, with how often the call was made again for it.
+    /// The last failure, with the number of retries.
     fn with_retries(&self, last: Failure) -> Failure {
         let spent = last.retries_spent.saturating_add(self.made());
         last.with_retries_spent(spent)
@@ -185,7 +186,7 @@ mod tests {
     use crate::{protocol::wire_error, transport::timeouts::Layer};
 
     #[tokio::test(start_paused = true)]
-    async fn lost_call_with_a_key_says_that_its_key_makes_it_safe_to_repeat() {
+    async fn lost_call_with_a_key_is_marked_as_safe_to_repeat() {
         let retry = Retry { max: 1, ..Retry::default() };
         for (keyed, fault, expected) in [
             (true, Fault::lost as fn(Failure) -> Fault, true),
@@ -196,7 +197,7 @@ mod tests {
             let failure = retry.run(true, keyed, call).await.unwrap_err();
             assert_eq!(failure.repeat_with_key, expected);
         }
-        // The first call was lost, and the server cannot be reached any more.
+        // The first call was lost, and then the server is unreachable.
         let calls = std::sync::atomic::AtomicU32::new(0);
         let call = || async {
             let is_first = calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0;
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_doubles_and_ends_after_the_last_try() {
+    async fn pause_doubles_until_the_last_retry() {
         let mut attempts = Retry::default().start();
         let lost = || Fault::lost(wire_error::unavailable("x"));
         let pauses: Vec<_> = std::iter::from_fn(|| attempts.pause(&lost(), true)).take(9).collect();
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn no_pause_is_longer_than_it_may_be() {
+    fn pause_never_exceeds_its_maximum() {
         let first = Duration::from_secs(1);
         let max = Duration::from_secs(30);
         for attempt in 0..100 {
@@ -230,18 +231,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_delay_that_is_asked_for_is_kept_or_not_waited_for_at_all() {
-        let told = |s| {
+    async fn requested_delay_is_kept_or_ends_the_retries() {
+        let rate_limited = |s| {
             let failure = Failure::new(&reason::RATE_LIMITED);
             Fault::from(failure.with_retry_after(Duration::from_secs(s)))
         };
         let mut attempts = Retry::default().start();
-        assert_eq!(attempts.pause(&told(7), false), Some(Duration::from_secs(7)));
-        assert_eq!(attempts.pause(&told(61), false), None);
+        assert_eq!(attempts.pause(&rate_limited(7), false), Some(Duration::from_secs(7)));
+        assert_eq!(attempts.pause(&rate_limited(61), false), None);
     }
 
     #[test]
-    fn a_send_is_repeated_only_when_nothing_can_have_happened() {
+    fn send_is_retried_only_if_it_was_not_executed() {
         let retry = Retry { patience: Duration::from_secs(3600), ..Retry::default() };
         let repeats = |fault: &Fault, repeatable| {
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

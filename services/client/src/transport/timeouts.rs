@@ -1,5 +1,5 @@
-//! How long one outgoing call may take, layer by layer. None of it bounds a task: a task goes on
-//! when the call that started it is given up.
+//! Timeouts of one call, layer by layer. None of them limits a task: the task continues after the
+//! call that started it has timed out.
 
 use std::time::Duration;
 
@@ -8,29 +8,30 @@ use tokio::time::timeout;
 
 use crate::{protocol::wire_error::timeout_failure, transport::retry::Fault};
 
-/// The patience with one call. Each layer has a reason of its own, and none of them: it waits for
-/// ever. A stream has no `total`: it lasts as long as its bytes come.
+/// The timeouts of one call. Each layer has its own reason; `None` disables it. A stream has no
+/// `total`: it lasts as long as bytes arrive.
 ///
 /// ```
 /// use std::time::Duration;
 /// use faultline_client::Timeouts;
 ///
-/// // For an agent that thinks for long before it says its first word.
+/// // For an agent that computes for long before its first byte.
 /// let patient = Timeouts { read: Some(Duration::from_secs(120)), ..Timeouts::default() };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Until there is a connection, encrypted if it is to be. `CONNECT_TIMEOUT`.
+    /// Limit for the connection, including TLS. `CONNECT_TIMEOUT`.
     pub connect: Option<Duration>,
-    /// While the connection takes no bytes and some of the request wait. `WRITE_TIMEOUT`.
+    /// Limit for a connection that takes no bytes of the request. `WRITE_TIMEOUT`.
     pub write: Option<Duration>,
-    /// Until fewer than [`crate::Builder::max_calls`] are under way. `POOL_TIMEOUT`.
+    /// Limit for the wait until fewer than [`crate::Builder::max_calls`] calls are running.
+    /// `POOL_TIMEOUT`.
     pub pool: Option<Duration>,
-    /// From the end of the request to the first byte of the answer, and between two of them; a
-    /// comment on a stream of events is such bytes too. `READ_TIMEOUT`. On gRPC a stream that has
-    /// begun is watched by the pings of its connection instead, as there are no comments.
+    /// Limit from the end of the request to the first byte of the response, and between two bytes;
+    /// comments on an event stream count as bytes. `READ_TIMEOUT`. On gRPC, HTTP/2 pings watch a
+    /// stream that has begun, because it has no comments.
     pub read: Option<Duration>,
-    /// All of it together, unless the answer is a stream. `CALL_TIMEOUT`.
+    /// Limit for the whole call, unless the response is a stream. `CALL_TIMEOUT`.
     pub total: Option<Duration>,
 }
 
@@ -47,13 +48,13 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Waits for ever, on every layer.
+    /// No limit on any layer.
     pub fn none() -> Self {
         Self { connect: None, write: None, pool: None, read: None, total: None }
     }
 }
 
-/// What is waited for, as far as the client itself holds the clock. The connector holds the others.
+/// The layers that the client itself times. The connector times the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Pool,
@@ -62,25 +63,25 @@ pub(crate) enum Layer {
 }
 
 impl Layer {
-    /// What it means that the time ran out.
+    /// The fault of an expired layer.
     pub(crate) fn ran_out(self, after: Duration) -> Fault {
         match self {
             Layer::Pool => {
-                let text = format!("no call could be begun within {after:?}");
+                let text = format!("no call could be started within {after:?}");
                 Fault::unsent(timeout_failure(&reason::POOL_TIMEOUT, text))
             }
             Layer::Read => {
-                let text = format!("the server was silent for {after:?}");
+                let text = format!("the server sent nothing for {after:?}");
                 Fault::lost(timeout_failure(&reason::READ_TIMEOUT, text))
             }
             Layer::Total => {
-                let text = format!("the call did not come to an end within {after:?}");
+                let text = format!("the call did not end within {after:?}");
                 Fault::lost(timeout_failure(&reason::CALL_TIMEOUT, text))
             }
         }
     }
 
-    /// Does `work` for no longer than `limit`.
+    /// Runs `work` within `limit`.
     pub(crate) async fn bound<T>(
         self,
         limit: Option<Duration>,

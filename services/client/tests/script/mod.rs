@@ -1,4 +1,4 @@
-//! A server that is nothing but scripted bytes: the n-th connection gets the n-th script.
+//! Scripted server: the n-th connection receives the n-th script as raw bytes.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 use std::{
@@ -11,7 +11,7 @@ use tokio::{
     net::TcpListener,
 };
 
-/// What was asked, and when.
+/// A received request and its time.
 pub(crate) struct Seen {
     pub(crate) request: String,
     pub(crate) at: Instant,
@@ -24,7 +24,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers and closes each connection in turn; whoever comes after the last is hung up on.
+    /// Sends one script per connection and closes it; a connection after the last script is closed
+    /// without a response.
     pub(crate) async fn start(scripts: impl IntoIterator<Item = String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback works");
         let url = format!("http://{}", listener.local_addr().expect("loopback works"));
@@ -49,14 +50,14 @@ impl Server {
         seen.iter().map(|seen| seen.request.clone()).collect()
     }
 
-    /// The first line of each request, without its version.
+    /// The first line of each request, without the HTTP version.
     pub(crate) fn lines(&self) -> Vec<String> {
         let line = |request: String| request.lines().next().unwrap_or_default().to_owned();
         let lines = self.seen().into_iter().map(line);
         lines.map(|line| line.trim_end_matches(" HTTP/1.1").to_owned()).collect()
     }
 
-    /// From each request to the next.
+    /// The time between each request and the next.
     pub(crate) fn gaps(&self) -> Vec<Duration> {
         let seen = self.seen.lock().expect("no test panics here");
         seen.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
@@ -84,21 +85,21 @@ pub(crate) fn plain(status: &str, body: &str) -> String {
     answer(status, "", body)
 }
 
-/// With more headers, each ended.
+/// A response with further headers, each ended by a line break.
 pub(crate) fn answer(status: &str, headers: &str, body: &str) -> String {
-    // The client is told to come back on another connection, which is the next script.
+    // `connection: close` makes the client open another connection, for the next script.
     let length = body.len();
     format!(
         "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )
 }
 
-/// The answer to a JSON-RPC call.
+/// The response to a JSON-RPC call.
 pub(crate) fn result(result: &str) -> String {
     plain("200 OK", &format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#))
 }
 
-/// A chunked stream that breaks off unless `whole`. An event without a number has zero.
+/// A chunked stream, which breaks off unless `whole`. Zero stands for an event without a number.
 pub(crate) fn stream(events: &[(u64, &str)], whole: bool) -> String {
     let mut out =
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\
