@@ -9,6 +9,8 @@ use protox::{
     file::{ChainFileResolver, File, FileResolver, GoogleFileResolver, IncludeFileResolver},
 };
 
+#[path = "build/allocation.rs"]
+mod allocation;
 #[path = "build/json.rs"]
 mod json;
 
@@ -40,6 +42,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::write(out.join("descriptor.bin"), compiler.encode_file_descriptor_set())?;
 
     fs::write(out.join("json.rs"), json::generate(&compiler.descriptor_pool())?)?;
+    let layouts = allocation::generate(&compiler.descriptor_pool())?;
+    fs::write(out.join("allocation.rs"), layouts)?;
 
     let mut config = prost_build::Config::new();
     // Ordered maps: equal messages have equal bytes and equal JSON.
@@ -56,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Without `connect`: only `chassis::client` dials.
     tonic_prost_build::configure()
         .build_transport(false)
+        .codec_path("crate::codec::BoundedCodec")
         .compile_fds_with_config(compiler.file_descriptor_set(), config)?;
     Ok(())
 }

@@ -11,6 +11,8 @@ use protox::prost_reflect::{
 
 /// A package of the contract and its module in this crate.
 const PACKAGES: &[(&str, &str)] = &[("lf.a2a.v1", "crate::a2a"), ("faultline.v1", "crate::v1")];
+/// A package that has no ProtoJSON here.
+const KEDA: (&str, &str) = ("externalscaler", "crate::keda");
 
 /// Fields of one message: the parser marks them in 64 bits.
 const FIELDS_MAX: usize = 64;
@@ -24,10 +26,10 @@ pub(crate) fn generate(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> 
         .ok_or("the contract does not import google.api.field_behavior")?;
     let mut out = String::from("use crate::json::{ProtoEnum, ProtoMessage, read, write};\n");
     let mut registry = String::new();
-    for desc in pool.all_enums().filter(|desc| module(desc.package_name()).is_some()) {
+    for desc in pool.all_enums().filter(|desc| is_own(desc.package_name())) {
         enumeration(&mut out, &desc)?;
     }
-    for desc in pool.all_messages().filter(|desc| module(desc.package_name()).is_some()) {
+    for desc in pool.all_messages().filter(|desc| is_own(desc.package_name())) {
         if desc.is_map_entry() {
             continue;
         }
@@ -208,11 +210,16 @@ fn key(field: &FieldDescriptor) -> String {
     format!("{:?}", format!("\"{}\":", field.json_name()))
 }
 
-fn module(package: &str) -> Option<&'static str> {
-    PACKAGES.iter().find(|(name, _)| *name == package).map(|(_, module)| *module)
+fn is_own(package: &str) -> bool {
+    PACKAGES.iter().any(|(name, _)| *name == package)
 }
 
-fn message_path(desc: &MessageDescriptor) -> String {
+pub(crate) fn module(package: &str) -> Option<&'static str> {
+    let mut known = PACKAGES.iter().chain([&KEDA]);
+    known.find(|(name, _)| *name == package).map(|(_, module)| *module)
+}
+
+pub(crate) fn message_path(desc: &MessageDescriptor) -> String {
     format!("{}::{}", scope(desc.package_name(), desc.parent_message()), camel(desc.name()))
 }
 

@@ -19,7 +19,7 @@ use prost_types::Struct;
 use serde::Deserializer;
 
 pub use error::{Error, Kind, Trail, VALUE_DEPTH_MAX};
-pub use plain::plain_from_str;
+pub use plain::plain_from_caller;
 pub use value::{struct_depth, value_depth, value_from_json, value_to_json};
 
 #[allow(clippy::all, deprecated, unused_variables)]
@@ -103,6 +103,12 @@ pub fn to_string<T: ProtoJson>(message: &T) -> String {
 /// Appends the JSON of a message to a buffer, so that an envelope needs no second copy.
 pub fn write<T: ProtoJson>(message: &T, out: &mut Vec<u8>) {
     message.write(out);
+}
+
+/// Parses the input of a caller, which may take so many bytes of memory. A list or map with many
+/// small elements takes several hundred times its text (a decompression bomb).
+pub fn from_caller<T: ProtoJson>(json: &[u8], memory: usize) -> Result<T, Error> {
+    read_with(Trail::within(memory), checked(json)?)
 }
 
 pub fn from_slice<T: ProtoJson>(json: &[u8]) -> Result<T, Error> {

@@ -3,7 +3,9 @@
 //! service.
 
 pub mod advice;
+pub mod allocation;
 pub mod answer;
+pub mod codec;
 pub mod disposition;
 pub mod failure;
 pub mod id;
@@ -27,6 +29,11 @@ pub mod keda {
 
 /// The encoded descriptor set of all packages, with their custom options.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptor.bin"));
+
+#[allow(clippy::all)]
+mod layouts {
+    include!(concat!(env!("OUT_DIR"), "/allocation.rs"));
+}
 
 // Generated code refers to other packages by path, so the modules are nested like the packages.
 #[allow(clippy::all, unreachable_pub)]

@@ -8,6 +8,8 @@ use std::{
 
 use serde::de;
 
+use crate::allocation::{Budget, Exceeded};
+
 /// The deepest nesting of a Value. A level takes up to three of the hundred that prost decodes, and
 /// parsed values must be decodable again after their way through the mesh.
 pub const VALUE_DEPTH_MAX: usize = 24;
@@ -21,6 +23,8 @@ pub enum Kind {
     Syntax,
     /// JSON, but not of this message.
     Shape,
+    /// The message would take more memory than it may.
+    TooLarge,
 }
 
 /// An error of the parser.
@@ -73,6 +77,8 @@ pub struct Trail {
     steps: RefCell<Vec<Step>>,
     refusal: RefCell<Option<String>>,
     nesting: Cell<usize>,
+    memory: Budget,
+    is_exceeded: Cell<bool>,
     /// Unknown enum names become zero.
     pub(super) is_lenient: bool,
     /// A timestamp without a zone is UTC.
@@ -92,9 +98,16 @@ impl Trail {
             steps: RefCell::default(),
             refusal: RefCell::default(),
             nesting: Cell::new(VALUE_DEPTH_MAX),
+            memory: Budget::new(usize::MAX),
+            is_exceeded: Cell::new(false),
             is_lenient: false,
             takes_zoneless: false,
         }
+    }
+
+    /// For input of a caller.
+    pub(super) fn within(bytes: usize) -> Self {
+        Trail { memory: Budget::new(bytes), ..Trail::bounded() }
     }
 
     pub(super) fn lenient() -> Self {
@@ -143,6 +156,22 @@ impl Trail {
         self.steps.borrow_mut().push(Step::Key(key.to_owned()));
     }
 
+    /// One more element of a list.
+    pub(super) fn element<T, E: de::Error>(&self) -> Result<(), E> {
+        self.memory.element::<T>().map_err(|Exceeded| self.exceeded())
+    }
+
+    /// One more entry of a map of texts to `T` that has so many.
+    pub(super) fn entry<T, E: de::Error>(&self, before: usize) -> Result<(), E> {
+        self.memory.entry::<T>(before).map_err(|Exceeded| self.exceeded())
+    }
+
+    #[cold]
+    fn exceeded<E: de::Error>(&self) -> E {
+        self.is_exceeded.set(true);
+        self.refuse("too many small elements")
+    }
+
     /// Descends one level into a Value; `leave` ascends.
     pub(super) fn enter<E: de::Error>(&self) -> Result<(), E> {
         match self.nesting.get().checked_sub(1) {
@@ -161,8 +190,9 @@ impl Trail {
         for step in self.steps.into_inner().iter().rev() {
             step.append(&mut path);
         }
+        let kind = if self.is_exceeded.get() { Kind::TooLarge } else { Kind::Shape };
         match self.refusal.into_inner() {
-            Some(description) => Error { kind: Kind::Shape, path, description },
+            Some(description) => Error { kind, path, description },
             None => Error { kind: Kind::Syntax, path, description: error.to_string() },
         }
     }

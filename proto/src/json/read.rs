@@ -224,6 +224,8 @@ fn skip_entry<'de, A: MapAccess<'de>>(
     if seen.contains(&key) {
         return Err(trail.repeated(&key));
     }
+    // The set is a table of texts.
+    trail.entry::<(), A::Error>(seen.len())?;
     entries.next_value_seed(Skip(trail)).inspect_err(|_| trail.at_key(&key))?;
     seen.insert(key);
     Ok(())

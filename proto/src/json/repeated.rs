@@ -52,7 +52,10 @@ pub(super) fn elements<'de, T: ProtoJson, A: SeqAccess<'de>>(
     let mut list = Vec::new();
     loop {
         match items.next_element_seed(Seed::new(trail)) {
-            Ok(Some(item)) => list.push(item),
+            Ok(Some(item)) => {
+                trail.element::<T, A::Error>()?;
+                list.push(item);
+            }
             Ok(None) => return Ok(list),
             Err(error) => {
                 trail.at_index(list.len());
@@ -100,6 +103,7 @@ pub(super) fn pairs<'de, T: ProtoJson, A: MapAccess<'de>>(
 ) -> Result<BTreeMap<String, T>, A::Error> {
     let mut map = BTreeMap::new();
     while let Some(key) = entries.next_key::<String>()? {
+        trail.entry::<T, A::Error>(map.len())?;
         let value =
             entries.next_value_seed(Seed::new(trail)).inspect_err(|_| trail.at_key(&key))?;
         match map.entry(key) {

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use faultline_chassis::{Secret, limits};
 use faultline_proto::{
     a2a::{GetTaskRequest, Message as A2aMessage, Part, Role, SendMessageRequest, part::Content},
@@ -19,14 +20,14 @@ use faultline_proto::{
 };
 use faultline_tests::{
     Cluster, Plan, Process, Rpc,
-    http2::{Connection, endless},
+    http2::{Body, Connection, endless, framed},
     task::{self, COMPLETED},
     until,
     wait::SOON,
 };
 use futures::future::join_all;
 use http::{HeaderValue, Request};
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use tokio::{io::AsyncWriteExt, net::TcpSocket, sync::mpsc, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use yaml_rust2::YamlLoader;
@@ -355,4 +356,62 @@ async fn coordinator_refuses_calls_above_the_limit_alone_and_keeps_the_link() {
     let confirmed = timeout(SOON, replies.message()).await.expect("in time").unwrap().unwrap();
     assert_eq!(confirmed.id, id);
     assert!(matches!(confirmed.body, Some(reply::Body::End(_))), "{confirmed:?}");
+}
+
+/// The status of a whole request.
+pub(super) async fn send_whole(
+    port: SocketAddr,
+    request: impl Fn(&Connection) -> Request<Body>,
+) -> u16 {
+    let mut connection = Connection::open(2, port).await.expect("it listens");
+    connection.sender.ready().await.expect("the connection is open");
+    let sent = connection.sender.send_request(request(&connection));
+    let answer = timeout(SOON, sent).await.expect("in time").expect("an answer");
+    let status = answer.status().as_u16();
+    answer.into_body().collect().await.expect("the answer ends");
+    status
+}
+
+/// A protobuf field with a length.
+pub(super) fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let mut wire = vec![number << 3 | 2];
+    prost::encoding::encode_varint(content.len() as u64, &mut wire);
+    wire.extend_from_slice(content);
+    wire
+}
+
+/// Elements of two or three bytes that take up to several hundred in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn small_elements_of_anonymous_clients_stay_within_the_memory_of_the_chart() {
+    let cluster = Plan::default().workers(&["echo"]).start().await;
+    let gateway = cluster.addresses[0];
+    let bytes = limits::BODY_BYTES_MAX - 1000;
+    for (parts, element) in [(true, "{}"), (false, r#"{"":0}"#), (false, "[]")] {
+        let list = vec![element; bytes / (element.len() + 1)].join(",");
+        let parts = if parts { list } else { format!(r#"{{"data":[{list}]}}"#) };
+        let message = format!(r#"{{"messageId":"m","role":"ROLE_USER","parts":[{parts}]}}"#);
+        let params = format!(r#"{{"tenant":"echo","message":{message}}}"#);
+        let rpc = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{params}}}"#);
+        let rest = format!(r#"{{"message":{message}}}"#);
+        for (path, body) in [("/", rpc), ("/agents/echo/message:send", rest)] {
+            let body = Bytes::from(body);
+            let request = |connection: &Connection| {
+                let body = Full::new(body.clone()).boxed();
+                connection.request(path, "application/json", body)
+            };
+            assert_eq!(send_whole(gateway, request).await, 413, "{path} {element}");
+        }
+    }
+    let message = field(2, &field(5, &[]).repeat(bytes / 2));
+    let request = |connection: &Connection| {
+        connection.request(
+            "/lf.a2a.v1.A2AService/SendMessage",
+            "application/grpc",
+            framed(&message),
+        )
+    };
+    assert_eq!(send_whole(gateway, request).await, 200, "the status of gRPC is in its trailers");
+    let sent = cluster.rpc().agent("echo").within(SOON).send("hello").await;
+    assert_eq!(task::state(&sent), COMPLETED, "{sent}");
+    check_memory(&cluster);
 }

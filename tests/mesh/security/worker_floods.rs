@@ -11,7 +11,8 @@ use bytes::Bytes;
 use faultline_proto::id::TaskId;
 use faultline_tests::{
     Cluster, Plan,
-    http2::{Body, Connection},
+    http2::{Body, Connection, framed},
+    task::{self, COMPLETED},
     wait::SOON,
 };
 use futures::{StreamExt, future::join_all, stream};
@@ -20,7 +21,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::time::timeout;
 
-use super::floods::{MIB, check_memory, send_until};
+use super::floods::{MIB, check_memory, field, send_until, send_whole};
 
 const SEND: &str = "/lf.a2a.v1.A2AService/SendMessage";
 const ATTACH: &str = "/faultline.v1.Hub/Attach";
@@ -97,5 +98,26 @@ async fn unfinished_messages_of_a_worker_stay_within_the_memory_of_the_chart() {
     }
     stop.store(true, Relaxed);
     assert!(served.await.expect("every request of another caller succeeds") > 0);
+    check_memory(&cluster);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn small_elements_of_a_worker_stay_within_the_memory_of_the_chart() {
+    let (cluster, hub) = start().await;
+    let forged = format!("v1.{}.1.{}", TaskId::new(), "00".repeat(32));
+    let mib = MIB as usize;
+    let agents = field(1, &field(3, &[]).repeat(9 * mib));
+    let held = field(1, &field(5, &[]).repeat(9 * mib));
+    let reports = field(2, &field(1, &[]).repeat(9 * mib));
+    let parts = field(2, &field(5, &[]).repeat(4 * mib));
+    for (path, message) in [(ATTACH, agents), (ATTACH, held), (ATTACH, reports), (SEND, parts)] {
+        let request = |connection: &Connection| {
+            let request = connection.request(path, "application/grpc", framed(&message));
+            authorized(request, &forged)
+        };
+        assert_eq!(send_whole(hub, request).await, 200, "the status of gRPC is in its trailers");
+    }
+    let sent = cluster.rpc().agent("echo").within(SOON).send("hello").await;
+    assert_eq!(task::state(&sent), COMPLETED, "{sent}");
     check_memory(&cluster);
 }

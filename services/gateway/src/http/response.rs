@@ -6,7 +6,7 @@ use bytes::Bytes;
 use faultline_proto::{
     Failure,
     a2a::ListTasksResponse,
-    json,
+    allocation, json,
     v1::{Frame, call, reply},
 };
 use http::{HeaderValue, Response, header::CONTENT_TYPE};
@@ -54,7 +54,7 @@ impl ResponseFormat {
         match self.version {
             Version::V1 => self.operation.read(text),
             Version::V03 => {
-                let old = json::plain_from_str(text);
+                let old = json::plain_from_caller(text, allocation::MESSAGE_BYTES_MAX);
                 let old = old.map_err(|error| validate::decode_failure(&error))?;
                 let new = v03::request(self.operation, self.dialect(), old)?;
                 v03::effective_operation(self.operation, &new).read(&new.to_string())

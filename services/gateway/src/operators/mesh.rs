@@ -8,6 +8,7 @@ use axum::body::Body;
 use faultline_proto::{
     Failure,
     advice::{Reader, advise},
+    allocation,
     json::{self, ProtoJson},
     reason,
     v1::{Frame, call, reply},
@@ -153,7 +154,8 @@ fn actions_disabled() -> Failure {
 fn request<T: ProtoJson + Default>(body: &[u8]) -> Result<T, Failure> {
     match body.trim_ascii() {
         b"" => Ok(T::default()),
-        body => json::from_slice(body).map_err(|error| validate::decode_failure(&error)),
+        body => json::from_caller(body, allocation::MESSAGE_BYTES_MAX)
+            .map_err(|error| validate::decode_failure(&error)),
     }
 }
 

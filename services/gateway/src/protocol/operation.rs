@@ -1,7 +1,7 @@
 //! The eleven operations of A2A, and the call to a coordinator that each request in JSON becomes.
 
 use faultline_proto::{
-    Failure,
+    Failure, allocation,
     json::{self, ProtoJson},
     v1::{Subscribe, call},
 };
@@ -84,7 +84,8 @@ impl Operation {
 }
 
 fn parse<T: ProtoJson>(json: &str) -> Result<T, Failure> {
-    json::from_str(json).map_err(|error| validate::decode_failure(&error))
+    let read = json::from_caller(json.as_bytes(), allocation::MESSAGE_BYTES_MAX);
+    read.map_err(|error| validate::decode_failure(&error))
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use faultline_proto::{
         ListTasksRequest, Message, Role, SendMessageRequest, TaskPushNotificationConfig, TaskState,
         part::Content,
     },
+    allocation::MESSAGE_BYTES_MAX,
+    codec,
     json::{self, Kind},
     reason,
     v1::call,
@@ -311,6 +313,7 @@ pub(crate) fn decode_failure(error: &json::Error) -> Failure {
     match error.kind() {
         Kind::Syntax => not_json(error.description()),
         Kind::Shape => violation(named(error.path()), error.description()),
+        Kind::TooLarge => codec::too_large(MESSAGE_BYTES_MAX),
     }
 }
 
