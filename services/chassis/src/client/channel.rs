@@ -28,7 +28,7 @@ use tower::Service;
 
 use crate::{
     auth::{mesh_config::MeshConfig, secret::Secret, token_file},
-    error_chain::causes,
+    error_chain::{causes, one_line},
     grpc::{
         body::{self, GuardedBody, Side},
         deadline::{Timeouts, format_grpc_timeout},
@@ -389,18 +389,15 @@ fn timed_out(error: &tonic::transport::Error) -> Option<Failure> {
 /// which may fire before ours.
 fn lost(error: &tonic::transport::Error) -> Failure {
     use dial::Error::{NotTls, Untrusted};
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(source) = next {
-        if source.is::<tonic::TimeoutExpired>() {
+    let text = one_line(error);
+    for cause in causes(error) {
+        if cause.is::<tonic::TimeoutExpired>() {
             return body::expired();
         }
         // The text names the configured address and its TLS problem only, so it may be public.
-        if let Some(wrong @ (Untrusted { .. } | NotTls { .. })) = source.downcast_ref() {
+        if let Some(wrong @ (Untrusted { .. } | NotTls { .. })) = cause.downcast_ref() {
             return body::unreachable_peer(&text).because(wrong.to_string());
         }
-        text = format!("{text}: {source}");
-        next = source.source();
     }
     // The text is private: only the log gets it, and no status.
     tracing::debug!(cause = text, "no response from a peer");

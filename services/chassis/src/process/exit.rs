@@ -1,6 +1,6 @@
 //! Exit codes: numbers of sysexits on which a script can branch.
 
-use std::{error::Error, fmt, io, iter::successors, process::ExitCode};
+use std::{error::Error, fmt, io, process::ExitCode};
 
 use faultline_proto::{
     Failure,
@@ -9,7 +9,7 @@ use faultline_proto::{
 };
 use tonic::Code;
 
-use crate::{auth::token_file, config, net::tls};
+use crate::{auth::token_file, config, error_chain::causes, net::tls};
 
 /// An exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,16 +66,12 @@ impl Exit {
     /// The code for an error that keeps a service from starting. A failure in the error chain
     /// decides; an occupied address or an unavailable disk is no mistake in the configuration.
     pub fn of_start(error: &(dyn Error + 'static)) -> Self {
-        let chain = || successors(Some(error), |error| (*error).source());
-        if let Some(failure) = chain().find_map(|error| error.downcast_ref()) {
+        if let Some(failure) = causes(error).find_map(|error| error.downcast_ref()) {
             return Self::of_failure(failure);
         }
-        match chain().any(|error| error.is::<io::Error>()) {
-            // Files that the configuration names.
-            true if chain().any(is_file_error) => Exit::CONFIG,
-            true => Exit::UNAVAILABLE,
-            false => Exit::CONFIG,
-        }
+        // A file error is about a file that the configuration names.
+        let is_io = causes(error).any(|error| error.is::<io::Error>());
+        if is_io && !causes(error).any(is_file_error) { Exit::UNAVAILABLE } else { Exit::CONFIG }
     }
 }
 
