@@ -1,5 +1,4 @@
-//! The table of what was promised is true: every row is there once, and every test that it names
-//! exists. What a test asserts is for its readers to judge.
+//! Checks tests/CHECKLIST.md: every row exists once and names tests that exist.
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rows that must be there, from and to.
+/// Ranges of the required rows, first and last.
 const ROWS: &[(u32, u32)] = &[
     (1, 2),
     (9, 10),
@@ -25,7 +24,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
 }
 
-/// Each row with its promise and its tests.
+/// The number, promise and tests of each row.
 fn rows() -> Vec<(u32, String, String)> {
     let text = fs::read_to_string(root().join("tests/CHECKLIST.md")).expect("there is a table");
     let cells = |line: &str| -> Option<(u32, String, String)> {
@@ -36,16 +35,16 @@ fn rows() -> Vec<(u32, String, String)> {
     text.lines().filter(|line| line.starts_with("| F")).filter_map(cells).collect()
 }
 
-/// What stands between backquotes.
+/// The texts between backquotes.
 fn named(tests: &str) -> Vec<&str> {
     tests.split('`').skip(1).step_by(2).collect()
 }
 
 #[test]
-fn every_row_is_there_once_and_says_what_it_promises() {
+fn every_row_exists_once_and_is_a_sentence() {
     let mut seen = BTreeMap::new();
     for (row, promise, _) in rows() {
-        assert!(promise.ends_with(['.', '*']), "F{row:03} is no sentence: {promise}");
+        assert!(promise.ends_with(['.', '*']), "F{row:03} does not end like a sentence: {promise}");
         *seen.entry(row).or_insert(0) += 1;
     }
     let expected: BTreeMap<u32, i32> =
@@ -54,7 +53,7 @@ fn every_row_is_there_once_and_says_what_it_promises() {
 }
 
 #[test]
-fn every_test_that_is_named_exists() {
+fn every_named_test_exists() {
     for (row, _, tests) in rows() {
         for test in named(&tests) {
             let (file, name) = test.split_once("::").unwrap_or_else(|| panic!("F{row:03}: {test}"));
@@ -65,7 +64,7 @@ fn every_test_that_is_named_exists() {
     }
 }
 
-/// A function that says it is a test, or one that the macro of the bindings makes three of.
+/// A function with a test attribute, or one that the macro of the bindings makes tests of.
 fn is_test(text: &str, name: &str) -> bool {
     let lines: Vec<_> = text.lines().map(str::trim).collect();
     let defines = |line: &&str| {
@@ -74,12 +73,12 @@ fn is_test(text: &str, name: &str) -> bool {
     };
     let Some(at) = lines.iter().position(defines) else { return false };
     let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
-    let says_so = attributes.clone().any(|line| line.contains("test"));
-    says_so || (text.contains("on_every_binding! {") && lines.contains(&name))
+    let has_attribute = attributes.clone().any(|line| line.contains("test"));
+    has_attribute || (text.contains("on_every_binding! {") && lines.contains(&name))
 }
 
 #[test]
-fn no_row_is_without_a_test() {
+fn every_row_has_a_test() {
     let empty = rows().into_iter().filter(|(_, _, tests)| named(tests).is_empty());
     let empty: Vec<_> = empty.map(|(row, ..)| row).collect();
     assert!(empty.is_empty(), "rows without a test: {empty:?}");

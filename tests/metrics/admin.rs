@@ -1,4 +1,4 @@
-//! The operator's port of real processes: probes that mean something, and numbers.
+//! The admin port of each role: liveness, startup and readiness probes, and metrics.
 
 use std::{net::SocketAddr, path::Path};
 
@@ -22,9 +22,9 @@ pub(crate) async fn probe(admin: SocketAddr, path: &str) -> (u16, String) {
     (reply.status.as_u16(), String::from_utf8_lossy(&reply.body).trim().to_owned())
 }
 
-pub(crate) async fn until_ready(admin: SocketAddr, wanted: u16) {
-    until(&format!("/readyz says {wanted}"), SOON, async || {
-        (probe(admin, "/readyz").await.0 == wanted).then_some(())
+pub(crate) async fn until_ready(admin: SocketAddr, status: u16) {
+    until(&format!("/readyz answers {status}"), SOON, async || {
+        (probe(admin, "/readyz").await.0 == status).then_some(())
     })
     .await;
 }
@@ -35,7 +35,7 @@ async fn role(dir: &Path, name: &str, admin: SocketAddr, args: &[&str]) -> Proce
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_role_has_probes_and_numbers_of_its_own() {
+async fn each_role_serves_its_own_probes_and_metrics() {
     let dir = tempfile::tempdir().unwrap();
     let [hub, listen, c, g, w] = [(); 5].map(|()| free_address());
     let (hub, url) = (hub.to_string(), format!("http://{hub}"));
@@ -65,12 +65,12 @@ async fn each_role_has_probes_and_numbers_of_its_own() {
         assert!(scraped.sum(own, &[]) >= 1., "{name} has {own}");
         assert!(scraped.find(others, &[]).is_empty(), "{name} has no {others}");
     }
-    // Without a coordinator the others live, have started, and are of no use.
+    // Without a coordinator the other roles are alive and started, and not ready.
     coordinator.kill().await;
-    for (admin, why) in [(g, "coordinator"), (w, "coordinator")] {
+    for admin in [g, w] {
         until_ready(admin, 503).await;
-        let (_, said) = probe(admin, "/readyz").await;
-        assert!(said.contains(why), "{said}");
+        let (_, reason) = probe(admin, "/readyz").await;
+        assert!(reason.contains("coordinator"), "{reason}");
         assert_eq!((probe(admin, "/livez").await.0, probe(admin, "/startupz").await.0), (200, 200));
     }
     let scraped = Scraped::of(&Rpc::bare(g)).await;
@@ -79,7 +79,7 @@ async fn each_role_has_probes_and_numbers_of_its_own() {
     for admin in [c, g, w] {
         until_ready(admin, 200).await;
     }
-    // One that leaves says so for as long as it is there.
+    // A draining worker is not ready.
     let held = Rpc::at(address).agent("script").send_immediately("say busy; sleep 2s").await;
     until("the task runs", SOON, async || {
         let task = Rpc::at(address).task(faultline_tests::task::id(&held)).await;
@@ -93,7 +93,7 @@ async fn each_role_has_probes_and_numbers_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_whole_mesh_has_one_port_for_it() {
+async fn mesh_in_one_process_has_one_admin_port() {
     let dir = tempfile::tempdir().unwrap();
     let (admin, any) = (free_address(), "127.0.0.1:0");
     let _up = role(dir.path(), "up", admin, &["--listen", any, "--hub", any]).await;
@@ -110,52 +110,53 @@ async fn a_whole_mesh_has_one_port_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_it() {
-    let (dir, server) = (tempfile::tempdir().unwrap(), Server::start());
+async fn coordinator_is_ready_only_with_its_database() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start();
     let database = Database::on(server.url());
-    let wire = CuttableProxy::to(database.address()).await;
+    let proxy = CuttableProxy::to(database.address()).await;
     let [hub, admin] = [(); 2].map(|()| free_address());
     let [listen, port] = [hub, admin].map(|address| address.to_string());
-    let store = database.url_via(wire.address);
+    let store = database.url_via(proxy.address);
     let args = ["coordinator", "--listen", &listen, "--store", &store, "--admin", &port];
     let lease = ("FAULTLINE_COORDINATOR__LEASE_MS".to_owned(), "2000".to_owned());
     let token = ("FAULTLINE_MESH__TOKEN".to_owned(), faultline_tests::TOKEN.to_owned());
     let env = Environment::from([lease, token]);
-    // Somebody takes the connection, and says nothing.
-    wire.stall();
+    // The database accepts the connection and does not answer.
+    proxy.stall();
     let starting = Process::start_with(dir.path(), "coordinator", &args, &env);
-    let looking = async {
-        until("it has its port", SOON, async || TcpStream::connect(admin).await.ok()).await;
+    let probing = async {
+        until("the admin port is open", SOON, async || TcpStream::connect(admin).await.ok()).await;
         for path in ["/startupz", "/readyz"] {
-            let said = probe(admin, path).await;
-            assert_eq!(said, (503, "it is starting".to_owned()), "{path}");
+            let answer = probe(admin, path).await;
+            assert_eq!(answer, (503, "it is starting".to_owned()), "{path}");
         }
         assert_eq!(probe(admin, "/livez").await.0, 200);
-        wire.heal();
+        proxy.heal();
     };
-    let (mut coordinator, ()) = tokio::join!(starting, looking);
+    let (mut coordinator, ()) = tokio::join!(starting, probing);
     let all = async || {
         let probed = ["/livez", "/startupz", "/readyz"].map(|path| probe(admin, path));
         futures::future::join_all(probed).await.into_iter().map(|(status, _)| status).collect()
     };
-    let said: Vec<u16> = all().await;
-    assert_eq!(said, [200, 200, 200]);
+    let statuses: Vec<u16> = all().await;
+    assert_eq!(statuses, [200, 200, 200]);
     let health = HealthClient::new(Channel::without_token(&hub.to_string()).unwrap());
     let whole = HealthCheckRequest::default;
     let watched = health.clone().watch(whole()).await.unwrap();
     let mut watched = watched.into_inner();
     let mut next = async || {
-        let told = timeout(SOON, watched.message()).await.expect("in time").unwrap();
-        told.map(|told| told.status())
+        let update = timeout(SOON, watched.message()).await.expect("in time").unwrap();
+        update.map(|update| update.status())
     };
     assert_eq!(next().await, Some(ServingStatus::Serving));
     for _ in 0..2 {
         server.stop();
         assert_eq!(next().await, Some(ServingStatus::NotServing));
-        let said: Vec<u16> = all().await;
-        assert_eq!(said, [200, 200, 503], "it lives, and another start would not help");
-        let (_, why) = probe(admin, "/readyz").await;
-        assert!(why.contains("store"), "{why}");
+        let statuses: Vec<u16> = all().await;
+        assert_eq!(statuses, [200, 200, 503], "alive, because a restart would not help");
+        let (_, reason) = probe(admin, "/readyz").await;
+        assert!(reason.contains("store"), "{reason}");
         for service in ["", "lf.a2a.v1.A2AService"] {
             let asked = HealthCheckRequest { service: service.to_owned() };
             let checked = health.clone().check(asked).await.unwrap();
@@ -168,10 +169,10 @@ async fn a_coordinator_has_started_with_its_database_and_is_ready_while_it_has_i
     coordinator.terminate().await;
     assert_eq!((next().await, next().await), (Some(ServingStatus::NotServing), None));
     assert!(coordinator.exit_within(SOON).await.unwrap().success(), "{}", coordinator.log());
-    // Without a database there is none to start, and whoever runs it may try again.
+    // Without a database a coordinator does not start; a supervisor may retry.
     server.stop();
-    let why = coordinator.try_restart().await.unwrap_err();
-    assert!(why.contains("ended before"), "{why}");
+    let error = coordinator.try_restart().await.unwrap_err();
+    assert!(error.contains("ended before"), "{error}");
     server.start_again();
     coordinator.restart().await;
     until_ready(admin, 200).await;

@@ -1,5 +1,5 @@
-//! The files in `deploy/`: what reads them elsewhere must find in them what it needs, and they must
-//! speak of nothing that a mesh does not export.
+//! Consistency of the files in `deploy/`: Prometheus rules, the dashboard, the collector and compose
+//! refer only to metrics, services and files that exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +16,7 @@ use faultline_chassis::{
 use serde_json::Value;
 use yaml_rust2::{Yaml, YamlLoader};
 
-use crate::{numbers::exercised, query::named, scrape::Scraped};
+use crate::{counters::exercised, promql::named, scrape::Scraped};
 
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
@@ -44,21 +44,21 @@ fn texts(of: &Yaml) -> Vec<&str> {
 
 fn promtool(args: &[&str]) {
     let output = Command::new("promtool").args(args).current_dir(root()).output();
-    let output = output.expect("promtool is there, as tests/run sees to");
-    let said =
+    let output = output.expect("promtool is installed, as by tests/run");
+    let printed =
         [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    assert!(output.status.success(), "{args:?}: {}", said.concat());
+    assert!(output.status.success(), "{args:?}: {}", printed.concat());
 }
 
 #[test]
-fn prometheus_takes_its_configuration_and_the_alerts_ring_when_they_should() {
+fn prometheus_configuration_is_valid_and_alerts_fire_as_tested() {
     promtool(&["check", "config", "deploy/prometheus/prometheus.yaml"]);
     promtool(&["check", "rules", "deploy/prometheus/rules.yaml"]);
     promtool(&["test", "rules", "tests/metrics/rules.yaml"]);
 }
 
 #[test]
-fn every_alert_says_what_it_means_and_what_to_do() {
+fn every_alert_has_a_summary_a_description_a_runbook_and_a_test() {
     let rules = yaml("deploy/prometheus/rules.yaml");
     let tested = read("tests/metrics/rules.yaml");
     let groups = rules["groups"].as_vec().unwrap().iter();
@@ -68,14 +68,14 @@ fn every_alert_says_what_it_means_and_what_to_do() {
         let severity = alert["labels"]["severity"].as_str().unwrap_or_default();
         assert!(["critical", "warning", "info"].contains(&severity), "{name}: {severity}");
         for text in ["summary", "description", "runbook"] {
-            let said = alert["annotations"][text].as_str().unwrap_or_default();
-            assert!(said.len() > 15, "{name} has no {text}");
+            let value = alert["annotations"][text].as_str().unwrap_or_default();
+            assert!(value.len() > 15, "{name} has no {text}");
         }
         assert!(tested.contains(&format!("alertname=\"{name}\"")), "{name} has no test");
     }
 }
 
-/// Every expression, with where it stands.
+/// Every PromQL expression with the name of its rule or panel.
 pub(crate) fn expressions() -> Vec<(String, String)> {
     let rules = yaml("deploy/prometheus/rules.yaml");
     let groups = rules["groups"].as_vec().unwrap().iter();
@@ -112,16 +112,16 @@ fn dashboard() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
+async fn metrics_of_the_dashboard_and_the_alerts_are_exported_by_a_mesh() {
     let scraped = exercised().await;
     let mut exported: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, labels) in scraped.names() {
         exported.insert(name.to_owned(), labels.into_iter().map(str::to_owned).collect());
     }
-    // What Prometheus adds itself.
+    // Added by Prometheus itself.
     exported.insert("up".to_owned(), BTreeSet::new());
     let recorded: BTreeSet<_> = expressions().into_iter().map(|(name, _)| name).collect();
-    // And what it adds to every series, on Kubernetes.
+    // Labels that Prometheus adds to every series, on Kubernetes.
     let always = ["instance", "job", "le", "namespace"];
     let always: BTreeSet<String> = always.map(str::to_owned).into();
     let mut used = BTreeSet::new();
@@ -132,39 +132,39 @@ async fn whatever_the_dashboard_and_the_alerts_name_is_exported_by_a_mesh() {
         for (metric, selected) in found.metrics {
             used.insert(metric.clone());
             if metric.contains(':') {
-                assert!(recorded.contains(&metric), "{place}: nobody records {metric}");
+                assert!(recorded.contains(&metric), "{place}: no rule records {metric}");
                 known.insert("agent".to_owned());
                 continue;
             }
             let labels = exported.get(&metric);
-            let labels = labels.unwrap_or_else(|| panic!("{place}: nobody exports {metric}"));
+            let labels = labels.unwrap_or_else(|| panic!("{place}: no mesh exports {metric}"));
             known.extend(labels.iter().cloned());
             let here: BTreeSet<_> = labels.union(&always).cloned().collect();
-            let strange: Vec<_> = selected.difference(&here).collect();
-            assert!(strange.is_empty(), "{place}: {metric} has no {strange:?}");
+            let unknown: Vec<_> = selected.difference(&here).collect();
+            assert!(unknown.is_empty(), "{place}: {metric} has no {unknown:?}");
         }
-        let strange: Vec<_> = found.grouped.difference(&known).collect();
-        assert!(strange.is_empty(), "{place}: no {strange:?} in {expression}");
+        let unknown: Vec<_> = found.grouped.difference(&known).collect();
+        assert!(unknown.is_empty(), "{place}: no {unknown:?} in {expression}");
     }
     every_metric_is_described(&scraped);
-    // And the other way round: what is exported is looked at somewhere.
+    // Conversely, every exported metric is shown somewhere.
     let suffixes = ["_bucket", "_sum", "_count"];
     let stem =
         |name: &str| suffixes.iter().fold(name.to_owned(), |n, s| n.trim_end_matches(s).to_owned());
     let used: BTreeSet<_> = used.iter().map(|name| stem(name)).collect();
     let unseen = exported.keys().map(|name| stem(name)).filter(|name| !used.contains(name));
     let unseen: BTreeSet<_> = unseen.collect();
-    let elsewhere = [
-        // What an HPA reads.
+    let not_shown = [
+        // Read by an HPA.
         "faultline_demand",
         "faultline_failure_details_truncated_total",
         "faultline_worker_slots",
     ];
-    let elsewhere = elsewhere.map(str::to_owned).into();
-    assert_eq!(unseen, elsewhere, "exported, and shown nowhere");
+    let not_shown = not_shown.map(str::to_owned).into();
+    assert_eq!(unseen, not_shown, "exported, and not on the dashboard");
 }
 
-/// In the words of `deploy/README.md`, under the name that OpenTelemetry has for it.
+/// `deploy/README.md` lists every metric by its OpenTelemetry name.
 fn every_metric_is_described(scraped: &Scraped) {
     let readme = read("deploy/README.md");
     let described = readme.split('`').skip(1).step_by(2).map(|name| name.replace('.', "_"));
@@ -178,18 +178,19 @@ fn every_metric_is_described(scraped: &Scraped) {
 }
 
 #[test]
-fn every_panel_says_what_it_shows_and_stands_where_no_other_does() {
+fn every_panel_has_a_description_and_no_two_overlap() {
     let dashboard = dashboard();
     let panels = dashboard["panels"].as_array().unwrap();
-    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    let mut ids = BTreeSet::new();
+    let mut taken = BTreeSet::new();
     for panel in panels {
         let title = panel["title"].as_str().unwrap();
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: its id is another's");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}: its id is not unique");
         let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
         assert!(place("x") + place("w") <= 24, "{title} is too wide");
         for x in place("x")..place("x") + place("w") {
             for y in place("y")..place("y") + place("h") {
-                assert!(taken.insert((x, y)), "{title} covers another");
+                assert!(taken.insert((x, y)), "{title} overlaps another panel");
             }
         }
         if panel["type"] != "row" {
@@ -201,7 +202,7 @@ fn every_panel_says_what_it_shows_and_stands_where_no_other_does() {
 }
 
 #[test]
-fn the_collector_has_whatever_its_pipelines_name() {
+fn collector_defines_every_component_of_its_pipelines() {
     let config = yaml("deploy/otel/collector.yaml");
     for extension in texts(&config["service"]["extensions"]) {
         assert!(keys(&config["extensions"]).contains(extension), "{extension}");
@@ -223,10 +224,10 @@ fn the_collector_has_whatever_its_pipelines_name() {
     }
     for kind in ["receivers", "processors", "exporters"] {
         for name in keys(&config[kind]) {
-            assert!(used.contains(&(kind, name.clone())), "nobody uses {name}");
+            assert!(used.contains(&(kind, name.clone())), "no pipeline uses {name}");
         }
     }
-    // What fails is kept, also where it did not end in an error.
+    // Traces with a failure are kept, also if no span has an error status.
     let policies = config["processors"]["tail_sampling"]["policies"].as_vec().unwrap();
     let policy = |kind: &str| policies.iter().find(|p| p["type"].as_str() == Some(kind)).unwrap();
     assert_eq!(texts(&policy("status_code")["status_code"]["status_codes"]), ["ERROR"]);
@@ -236,13 +237,13 @@ fn the_collector_has_whatever_its_pipelines_name() {
     }
 }
 
-/// With what `<<` brings in, which is laid under what stands beside it.
+/// Resolves the merge keys `<<`; keys beside them have priority.
 fn merged(of: &Yaml) -> Yaml {
     let Some(pairs) = of.as_hash() else { return of.clone() };
     let mut whole = yaml_rust2::yaml::Hash::new();
     let is_merge = |key: &Yaml| key.as_str() == Some("<<");
-    for (_, brought) in pairs.iter().filter(|(key, _)| is_merge(key)) {
-        whole.extend(merged(brought).into_hash().expect("what is merged has keys"));
+    for (_, base) in pairs.iter().filter(|(key, _)| is_merge(key)) {
+        whole.extend(merged(base).into_hash().expect("a merged value is a map"));
     }
     for (key, value) in pairs.iter().filter(|(key, _)| !is_merge(key)) {
         whole.insert(key.clone(), merged(value));
@@ -257,7 +258,7 @@ fn composed() -> Vec<(String, Yaml)> {
     services.map(|(name, service)| (name.into_string().unwrap(), service)).collect()
 }
 
-/// What it is told by its variables.
+/// The environment variables of a service.
 fn environment(service: &Yaml) -> Environment {
     let pairs = service["environment"].as_hash().into_iter().flatten();
     let text = |y: &Yaml| y.as_str().expect("variables are text").to_owned();
@@ -265,7 +266,7 @@ fn environment(service: &Yaml) -> Environment {
 }
 
 #[test]
-fn compose_starts_what_there_is_and_mounts_what_exists() {
+fn compose_refers_to_existing_files_services_and_pinned_images() {
     let compose = yaml("deploy/compose.yaml");
     let names = keys(&compose["services"]);
     let services = composed();
@@ -273,56 +274,57 @@ fn compose_starts_what_there_is_and_mounts_what_exists() {
         let image = service["image"].as_str();
         let pinned = image.is_some_and(|i| i.contains(':') && !i.ends_with(":latest"));
         let build = &service["build"];
-        match build.is_badvalue() {
-            true => assert!(pinned, "{name}: {image:?} is not pinned"),
-            false => {
-                let context = root().join("deploy").join(build["context"].as_str().unwrap());
-                assert!(context.join(build["dockerfile"].as_str().unwrap()).exists(), "{name}");
-            }
+        if build.is_badvalue() {
+            assert!(pinned, "{name}: {image:?} is not pinned");
+        } else {
+            let context = root().join("deploy").join(build["context"].as_str().unwrap());
+            assert!(context.join(build["dockerfile"].as_str().unwrap()).exists(), "{name}");
         }
         let others = texts(&service["depends_on"]).into_iter().map(str::to_owned);
         for other in others.chain(keys(&service["depends_on"])) {
             assert!(names.contains(&other), "{name} depends on {other}");
             let waited_for = service["depends_on"][&*other]["condition"].as_str();
-            let tells = |(n, s): &(String, Yaml)| *n == other && !s["healthcheck"].is_badvalue();
-            let told = waited_for != Some("service_healthy") || services.iter().any(tells);
-            assert!(told, "{name} waits for {other}, which never says that it is well");
+            let has_check =
+                |(n, s): &(String, Yaml)| *n == other && !s["healthcheck"].is_badvalue();
+            let is_fine = waited_for != Some("service_healthy") || services.iter().any(has_check);
+            assert!(is_fine, "{name} waits for {other}, which has no health check");
         }
         for volume in texts(&service["volumes"]) {
             let source = volume.split(':').next().unwrap();
-            let exists = match source.starts_with('.') {
-                true => root().join("deploy").join(source).exists(),
-                false => keys(&compose["volumes"]).contains(source),
+            let exists = if source.starts_with('.') {
+                root().join("deploy").join(source).exists()
+            } else {
+                keys(&compose["volumes"]).contains(source)
             };
             assert!(exists, "{name} mounts {source}");
         }
-        // Nobody is asked for a token, so nobody else may come.
+        // No token is required, so ports are published on loopback only.
         for port in texts(&service["ports"]) {
             assert!(port.starts_with("127.0.0.1:"), "{name}: {port}");
         }
     }
 }
 
-/// Several coordinators on one database; everybody else finds them by their name.
+/// Several coordinators share one database; gateways and workers find them by their DNS name.
 #[test]
-fn the_binary_understands_what_compose_tells_it() {
+fn binary_reads_the_configuration_of_compose() {
     let services = composed();
-    let called = |wanted: &str| services.iter().find(|(name, _)| name == wanted).map(|(_, s)| s);
+    let find = |one: &str| services.iter().find(|(name, _)| name == one).map(|(_, s)| s);
     let load = |name: &str| {
-        let service = called(name).unwrap_or_else(|| panic!("there is no {name}"));
-        assert_eq!(texts(&service["command"]), [name], "all else stands in its variables");
+        let service = find(name).unwrap_or_else(|| panic!("there is no {name}"));
+        assert_eq!(texts(&service["command"]), [name], "all other settings are variables");
         let loaded = Config::default().load(None, &environment(service));
-        let config = loaded.unwrap_or_else(|e| panic!("{name} does not take it: {e}"));
+        let config = loaded.unwrap_or_else(|e| panic!("{name} refuses the configuration: {e}"));
         (service, config)
     };
     let (service, config) = load("coordinator");
     let port = config.coordinator.port();
-    let known = Credentials::load(&config.mesh, port).expect("the coordinator takes them");
+    let known = Credentials::load(&config.mesh, port).expect("the credentials are valid");
     for (name, role) in [("gateway", Role::Gateway), ("worker", Role::Worker)] {
-        let token = load(name).1.mesh.token.expect("it has a token of its own");
-        let said = format!("Bearer {}", token.reveal()).parse().expect("a header");
-        let headers = [(http::header::AUTHORIZATION, said)].into_iter().collect();
-        let identity = known.identify(&headers).expect("it is known");
+        let token = load(name).1.mesh.token.expect("it has its own token");
+        let bearer = format!("Bearer {}", token.reveal()).parse().expect("a header");
+        let headers = [(http::header::AUTHORIZATION, bearer)].into_iter().collect();
+        let identity = known.identify(&headers).expect("the credential is known");
         assert_eq!(identity.role(), Some(role), "{name}");
         let offers = load(name).1.worker.agents;
         assert!(role != Role::Worker || offers.iter().all(|agent| identity.may_offer(agent)));
@@ -331,8 +333,8 @@ fn the_binary_understands_what_compose_tells_it() {
     assert_eq!(service["depends_on"]["postgres"]["condition"].as_str(), Some("service_healthy"));
     let hub = format!("http://coordinator:{}", config.coordinator.listen.port());
     assert!(config.coordinator.listen.ip().is_unspecified());
-    // The address of the store is that of the database beside it, by the words it was set up with.
-    let database = environment(called("postgres").expect("there is a database"));
+    // The store URL names the database service with its user and password.
+    let database = environment(find("postgres").expect("there is a database"));
     let [user, password, name] =
         ["USER", "PASSWORD", "DB"].map(|key| &database[&format!("POSTGRES_{key}")]);
     let store = format!("postgres://{user}:{password}@postgres:5432/{name}?sslmode=disable");
@@ -344,9 +346,9 @@ fn the_binary_understands_what_compose_tells_it() {
     assert!(service["deploy"]["replicas"].as_i64().is_some_and(|n| n > 1), "several of them");
 }
 
-/// The targets of Prometheus are services, at the ports that they were told to serve.
+/// The scrape targets are the services of compose, at their configured admin ports.
 #[test]
-fn compose_is_scraped_where_it_serves() {
+fn prometheus_scrapes_every_service_of_compose() {
     let mut served = BTreeSet::new();
     for (name, service) in composed() {
         let environment = environment(&service);
@@ -362,7 +364,7 @@ fn compose_is_scraped_where_it_serves() {
         for config in job["static_configs"].as_vec().into_iter().flatten() {
             targets.extend(texts(&config["targets"]).into_iter().map(str::to_owned));
         }
-        // A name of several: each of its addresses.
+        // A name with several addresses.
         for config in job["dns_sd_configs"].as_vec().into_iter().flatten() {
             assert_eq!(config["type"].as_str(), Some("A"));
             let port = config["port"].as_i64().expect("addresses have no port of their own");

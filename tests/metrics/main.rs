@@ -1,13 +1,13 @@
-//! What a mesh says of itself in numbers, and the files in `deploy/` that are made of them:
-//! whatever a dashboard or an alert names is exported by a mesh that really runs.
+//! Tests of metrics, probes and the files in `deploy/` that use them: a running mesh exports every
+//! metric that the dashboard, the alerts and the documentation name.
 #![allow(clippy::unwrap_used)]
 
 mod admin;
+mod counters;
 mod deploy;
-mod numbers;
 mod otlp;
 mod prometheus;
-mod query;
+mod promql;
 mod scrape;
 mod user_worker;
 

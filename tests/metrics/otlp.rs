@@ -1,4 +1,4 @@
-//! Numbers that arrive at a real socket, by gRPC and by HTTP.
+//! Export of metrics by OTLP over gRPC and HTTP, to a collector on a real socket.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -23,7 +23,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Request, Response, Status, transport::Server};
 
-/// Keeps what it is sent, and with which key.
+/// Records each request with its API key.
 struct Collector(mpsc::Sender<(Option<String>, ExportMetricsServiceRequest)>);
 
 #[tonic::async_trait]
@@ -34,7 +34,7 @@ impl MetricsService for Collector {
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
         let key = request.metadata().get("api-key").and_then(|key| key.to_str().ok());
         let sent = (key.map(str::to_owned), request.into_inner());
-        self.0.send(sent).await.expect("the test takes everything");
+        self.0.send(sent).await.expect("the test receives everything");
         Ok(Response::new(ExportMetricsServiceResponse::default()))
     }
 }
@@ -55,11 +55,11 @@ async fn collector() -> (SocketAddr, Sent, AbortOnDropHandle<()>) {
 
 fn options(pairs: &[(&str, &str)], endpoint: &str) -> export::Options {
     let env = pairs.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    let complain = |what| panic!("{what}");
-    export::options(&env, Some(endpoint), complain).expect("there is somewhere to send to")
+    let complain = |problem| panic!("{problem}");
+    export::options(&env, Some(endpoint), complain).expect("an endpoint is set")
 }
 
-/// A process that has counted three calls.
+/// The metrics of a process with three counted calls.
 fn counted() -> Metrics {
     let metrics = Metrics::of("counted");
     let calls = Def::new("test.calls", Unit::Of("call"), "Calls.", ["agent"]);
@@ -119,7 +119,7 @@ const ATTRIBUTES: (&str, &str) =
 const OFTEN: (&str, &str) = ("OTEL_METRIC_EXPORT_INTERVAL", "50");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_are_sent_from_time_to_time_by_grpc() {
+async fn metrics_are_exported_periodically_by_grpc() {
     let (address, mut sent, _serving) = collector().await;
     let key = ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=s3cret");
     let options = options(&[ATTRIBUTES, OFTEN, key], &format!("http://{address}"));
@@ -133,11 +133,11 @@ async fn numbers_are_sent_from_time_to_time_by_grpc() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_are_sent_as_protobuf_over_http() {
+async fn metrics_are_exported_as_protobuf_over_http() {
     let peer = Peer::answering(|_, _| Reply::json(200, json!({}))).await.unwrap();
     let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
     let exporting = export::start(counted(), options(&[ATTRIBUTES, protocol], &peer.url()));
-    // The interval is a minute: what comes is what is sent last.
+    // The interval is a minute: only the final export arrives.
     exporting.unwrap().flush().await;
     let calls = peer.calls();
     assert_eq!(calls.len(), 1);
@@ -147,16 +147,16 @@ async fn numbers_are_sent_as_protobuf_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_is_away_costs_nobody_anything() {
+async fn unreachable_collector_does_not_delay_the_exit() {
     let away = format!("http://{}", free_address());
-    let patience = ("OTEL_EXPORTER_OTLP_TIMEOUT", "200");
-    let exporting = export::start(counted(), options(&[OFTEN, patience], &away)).unwrap();
+    let export_timeout = ("OTEL_EXPORTER_OTLP_TIMEOUT", "200");
+    let exporting = export::start(counted(), options(&[OFTEN, export_timeout], &away)).unwrap();
     let ended = timeout(Duration::from_secs(10), exporting.flush()).await;
-    assert!(ended.is_ok(), "the last attempt is bounded too");
+    assert!(ended.is_ok(), "the final export is bounded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_leaves_sends_its_last_numbers() {
+async fn final_metrics_are_exported_on_shutdown() {
     let (address, mut sent, _serving) = collector().await;
     let dir = tempfile::tempdir().unwrap();
     let config = format!("[log]\notlp_endpoint = 'http://{address}'\n");

@@ -1,5 +1,4 @@
-//! A real Prometheus that scrapes a mesh while everything happens to it: every panel of the
-//! dashboard is a question that it understands and has an answer to.
+//! A real Prometheus scrapes a mesh: every panel of the dashboard is a valid query with data.
 
 use std::{
     net::SocketAddr,
@@ -11,11 +10,11 @@ use faultline_tests::{Rpc, cluster::free_address, until, wait::SOON};
 use serde_json::Value;
 
 use crate::{
+    counters::{exercise, start},
     deploy::{expressions, root},
-    numbers::{exercise, start},
 };
 
-/// Killed when dropped.
+/// A server process, killed when dropped.
 struct Prometheus {
     child: Child,
     address: SocketAddr,
@@ -29,7 +28,7 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// With the rules of `deploy/`, and quicker than there.
+    /// With the rules of `deploy/` and shorter intervals.
     fn start(dir: &Path, mesh: SocketAddr) -> Self {
         let rules = root().join("deploy/prometheus/rules.yaml");
         let config = format!(
@@ -49,15 +48,18 @@ impl Prometheus {
             .stdin(Stdio::null())
             .stderr(std::fs::File::create(dir.join("prometheus.log")).unwrap())
             .spawn()
-            .expect("prometheus is there, as tests/run sees to");
+            .expect("prometheus is installed, as by tests/run");
         Self { child, address }
     }
 
-    /// What a question comes to; `None`: it does not answer yet.
+    /// The result of a query; none if the server does not answer yet.
     async fn ask(&self, query: &str) -> Option<Value> {
-        let hex = |byte: u8| match byte.is_ascii_alphanumeric() {
-            true => char::from(byte).to_string(),
-            false => format!("%{byte:02X}"),
+        let hex = |byte: u8| {
+            if byte.is_ascii_alphanumeric() {
+                char::from(byte).to_string()
+            } else {
+                format!("%{byte:02X}")
+            }
         };
         let query: String = query.bytes().map(hex).collect();
         let mut request = http::Request::get(format!("/api/v1/query?query={query}"));
@@ -80,13 +82,14 @@ impl Prometheus {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_panel_has_something_to_show() {
-    let (dir, mesh) = (tempfile::tempdir().unwrap(), start().await);
+async fn every_panel_has_data() {
+    let dir = tempfile::tempdir().unwrap();
+    let mesh = start().await;
     let prometheus = Prometheus::start(dir.path(), mesh.mesh.gateway_addr());
     let samples = "sum(count_over_time(faultline_link_up[1h]))";
     prometheus.until_more_than(samples, 1.).await;
     exercise(&mesh.mesh).await;
-    // A rate takes two looks.
+    // A rate needs two samples.
     let twice = "min(count_over_time(faultline_failures_total[1m]))";
     prometheus.until_more_than(twice, 1.).await;
     let retried = "sum(increase(faultline_retry_attempts_total{outcome=\"retried\"}[1m]))";
@@ -101,13 +104,13 @@ async fn every_panel_has_something_to_show() {
             .replace("$agent", ".*")
             .replace("$instance", ".*");
         let answer = prometheus.ask(&expression).await.expect("it answers");
-        // An alert has something to say only when there is something.
+        // Alerts have data only while they fire.
         let is_alert = place.starts_with("Faultline");
         if !is_alert && answer.as_array().is_none_or(Vec::is_empty) {
             silent.push(format!("{place}: {expression}"));
         }
     }
     assert!(silent.is_empty(), "no data for {silent:#?}");
-    // Of this mesh's trouble it was told at once, and by the rules themselves.
+    // The open circuit of this mesh fires its alert.
     prometheus.until_more_than("count(ALERTS{alertname=\"FaultlineCircuitOpen\"})", 0.).await;
 }

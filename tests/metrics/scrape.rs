@@ -1,4 +1,4 @@
-//! What `/metrics` says, read as Prometheus would read it.
+//! The answer of `/metrics`, parsed as by Prometheus.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,6 +16,7 @@ pub(crate) struct Series {
     pub(crate) value: f64,
 }
 
+/// All series of one scrape, with its text.
 #[derive(Clone, Debug)]
 pub(crate) struct Scraped {
     pub(crate) text: String,
@@ -37,7 +38,7 @@ impl Scraped {
         Self { text, series }
     }
 
-    /// The series of this name with these labels, whatever others they have.
+    /// The series of this name with these labels, and any others.
     pub(crate) fn find(&self, name: &str, labels: &[(&str, &str)]) -> Vec<&Series> {
         let has = |series: &&Series| {
             let same = |(key, value): &(&str, &str)| {
@@ -48,12 +49,12 @@ impl Scraped {
         self.series.iter().filter(has).collect()
     }
 
-    /// Their values together.
+    /// The sum of their values.
     pub(crate) fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.find(name, labels).iter().map(|series| series.value).sum()
     }
 
-    /// Every name, with the labels that its series have.
+    /// Every name with the labels of its series.
     pub(crate) fn names(&self) -> BTreeMap<&str, BTreeSet<&str>> {
         let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for series in &self.series {
@@ -68,21 +69,21 @@ impl Scraped {
         self.series.iter().map(|s| format!("{}{:?}", s.name, s.labels)).collect()
     }
 
-    /// Has Prometheus's own tool read it, and say what it thinks of the names.
+    /// Checks format and names with promtool.
     pub(crate) fn check(&self) {
         let mut promtool = Command::new("promtool");
         promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = promtool.spawn().expect("promtool is there, as tests/run sees to");
+        let mut child = promtool.spawn().expect("promtool is installed, as by tests/run");
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(self.text.as_bytes()).unwrap();
         drop(stdin);
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.is_empty(), "{said}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
     }
 }
 
-/// `name{key="value",…} 1.5`. No label of ours holds a quote or a comma.
+/// Parses `name{key="value",…} 1.5`. Labels of the mesh contain no quotes and no commas.
 fn series(line: &str) -> Series {
     let (head, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no value: {line}"));
     let (name, rest) = head.split_once('{').unwrap_or((head, "}"));

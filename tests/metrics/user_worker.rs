@@ -1,5 +1,5 @@
-//! A worker that a user wrote, as its operators see it: configuration, logs, probes, metrics, drain
-//! and exit codes, all from the one line of its `main`.
+//! A user-written worker in operation: configuration, logs, probes, metrics, drain and exit codes, all
+//! provided by `faultline_worker::main`.
 
 use std::{fs, path::Path};
 
@@ -17,7 +17,7 @@ fn environment(pairs: &[(&str, &str)]) -> Environment {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn file_and_environment_reach_a_user_written_worker_and_it_serves_probes_and_metrics() {
+async fn user_written_worker_reads_file_and_environment_and_serves_probes_and_metrics() {
     let program = Program::example("travel").await;
     let dir = tempfile::tempdir().unwrap();
     let [hub, listen, admin] = [(); 3].map(|()| free_address());
@@ -27,7 +27,7 @@ async fn file_and_environment_reach_a_user_written_worker_and_it_serves_probes_a
     let listen = listen.to_string();
     let args = ["gateway", "--listen", &listen, "--coordinator", &url];
     let gateway = Process::start(dir.path(), "gateway", &args).await;
-    // One file for all roles. The environment wins over it.
+    // One file for all roles. The environment overrides it.
     let file = format!(
         "[gateway]\nlisten = '{listen}'\n[coordinator]\nlisten = '{hub}'\n\
          [worker]\ncoordinator = '{url}'\nadmin = '{admin}'\nslots = 3\nname = 'traveller'\n\
@@ -52,7 +52,7 @@ async fn file_and_environment_reach_a_user_written_worker_and_it_serves_probes_a
     let ended = [("agent", "ledger"), ("outcome", "completed")];
     assert_eq!(scraped.sum("faultline_attempt_duration_seconds_count", &ended), 1.);
 
-    // The program's own log lines stand beside those of the crate, with their task.
+    // Log lines of the program have the fields of their task.
     let log = worker.log();
     let lines: Vec<Value> = log.lines().map(|l| serde_json::from_str(l).expect(l)).collect();
     let own = lines.iter().find(|line| line["town"] == "Rome").unwrap_or_else(|| panic!("{log}"));
@@ -68,7 +68,7 @@ async fn file_and_environment_reach_a_user_written_worker_and_it_serves_probes_a
     assert_eq!(worker.exit_within(SOON).await.unwrap().code(), Some(0));
 }
 
-/// Runs a program to its end: its code, its stdout and its stderr.
+/// Runs a program to its end; returns exit code, stdout and stderr.
 async fn run(
     program: &Program,
     dir: &Path,
@@ -83,7 +83,7 @@ async fn run(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_of_a_user_written_worker_tells_why_it_cannot_run() {
+async fn exit_code_of_a_user_written_worker_tells_why_it_cannot_run() {
     let program = Program::example("travel").await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path();
@@ -92,16 +92,16 @@ async fn the_exit_code_of_a_user_written_worker_tells_why_it_cannot_run() {
     for word in ["--config FILE", "FAULTLINE_WORKER__COORDINATOR", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
         assert!(help.contains(word), "{help}");
     }
-    let (code, _, said) = run(&program, path, &["--confg", "x"], &[]).await;
-    assert_eq!((code, said.contains("did you mean '--config'?")), (Some(64), true), "{said}");
+    let (code, _, error) = run(&program, path, &["--confg", "x"], &[]).await;
+    assert_eq!((code, error.contains("did you mean '--config'?")), (Some(64), true), "{error}");
 
     fs::write(path.join("faultline.toml"), "[worker]\nslot = 1\n").unwrap();
-    let (code, _, said) = run(&program, path, &[], &[]).await;
+    let (code, _, error) = run(&program, path, &[], &[]).await;
     let expected = "error: faultline.toml:2: unknown key `slot` in [worker]; did you mean `slots`?";
-    assert_eq!((code, said.trim()), (Some(78), expected));
-    let (code, _, said) = run(&program, path, &["--config", "away.toml"], &[]).await;
+    assert_eq!((code, error.trim()), (Some(78), expected));
+    let (code, _, error) = run(&program, path, &["--config", "away.toml"], &[]).await;
     let expected = "error: cannot read 'away.toml': ";
-    assert_eq!((code, said.starts_with(expected)), (Some(78), true), "{said}");
+    assert_eq!((code, error.starts_with(expected)), (Some(78), true), "{error}");
     fs::remove_file(path.join("faultline.toml")).unwrap();
     let none = [("FAULTLINE_WORKER__SLOTS", "0")];
     assert_eq!(run(&program, path, &[], &none).await.0, Some(78));
@@ -110,9 +110,9 @@ async fn the_exit_code_of_a_user_written_worker_tells_why_it_cannot_run() {
 
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let admin = taken.local_addr().unwrap().to_string();
-    let (code, _, said) = run(&program, path, &[], &[("FAULTLINE_WORKER__ADMIN", &admin)]).await;
+    let (code, _, error) = run(&program, path, &[], &[("FAULTLINE_WORKER__ADMIN", &admin)]).await;
     let expected = format!("error: the admin port cannot start: cannot listen on {admin}");
-    assert_eq!((code, said.contains(&expected)), (Some(69), true), "{said}");
+    assert_eq!((code, error.contains(&expected)), (Some(69), true), "{error}");
 
     let hub = free_address().to_string();
     let env = environment(&[("FAULTLINE_MESH__TOKEN", "hunter2")]);
@@ -120,14 +120,14 @@ async fn the_exit_code_of_a_user_written_worker_tells_why_it_cannot_run() {
     let _coordinator = Process::start_with(path, "coordinator", &args, &env).await;
     let url = format!("http://{hub}");
     let env = [("FAULTLINE_WORKER__COORDINATOR", url.as_str()), ("FAULTLINE_MESH__TOKEN", "wrong")];
-    let (code, _, said) = run(&program, path, &[], &env).await;
-    assert_eq!(code, Some(77), "{said}");
-    assert!(said.contains("error: the coordinator refuses this worker: "), "{said}");
+    let (code, _, error) = run(&program, path, &[], &env).await;
+    assert_eq!(code, Some(77), "{error}");
+    assert!(error.contains("error: the coordinator refuses this worker: "), "{error}");
 }
 
-/// A signal that comes while no coordinator is there ends the worker as well.
+/// A signal ends the worker also while no coordinator is reachable.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_written_worker_without_a_coordinator_lives_is_not_ready_and_leaves_on_a_signal() {
+async fn user_written_worker_without_a_coordinator_is_alive_not_ready_and_exits_on_a_signal() {
     let program = Program::example("travel").await;
     let dir = tempfile::tempdir().unwrap();
     let [hub, admin] = [(); 2].map(|()| free_address());
@@ -146,6 +146,6 @@ async fn a_user_written_worker_without_a_coordinator_lives_is_not_ready_and_leav
     let kill = format!("kill -TERM {}", child.id().unwrap());
     let sent = tokio::process::Command::new("sh").args(["-c", &kill]).status().await;
     assert!(sent.unwrap().success());
-    let ended = tokio::time::timeout(SOON, child.wait()).await.expect("it leaves").unwrap();
+    let ended = tokio::time::timeout(SOON, child.wait()).await.expect("it exits").unwrap();
     assert_eq!(ended.code(), Some(0));
 }

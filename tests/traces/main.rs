@@ -1,6 +1,5 @@
-//! What operators see in their tracing backend. A collector on a real socket takes what real
-//! processes export, and the whole tree of a task is looked at: parents, links, kinds, names,
-//! statuses, events and attributes.
+//! Tests of traces: a collector on a real socket receives the spans of real processes, and the whole
+//! tree of a task is checked: parents, links, kinds, names, statuses, events and attributes.
 
 mod exporting;
 mod questions;
@@ -13,17 +12,17 @@ use faultline_tests::{Collector, Plan};
 
 faultline_tests::role!();
 
-/// The span of the client that calls.
+/// The span id of the calling client.
 const CLIENT: &str = "00f067aa0ba902b7";
 
-/// A trace of the client's own: its id, and the header that carries it.
+/// A new trace id, and the header that propagates it.
 fn trace() -> (String, String) {
     let id = format!("{:032x}", rand::random::<u128>() | 1);
     let header = format!("00-{id}-{CLIENT}-01");
     (id, header)
 }
 
-/// Processes that export soon and try again soon.
+/// A mesh that exports and retries after short pauses.
 fn exporting(collector: &Collector) -> Plan {
     Plan::default()
         .env("OTEL_EXPORTER_OTLP_ENDPOINT", collector.grpc())

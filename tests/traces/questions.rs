@@ -1,5 +1,5 @@
-//! Waiting for people is no span: what follows an answer belongs to the trace of whoever answered,
-//! and is linked to what asked.
+//! Questions in traces: no span is open while a task waits for an answer. The task continues in the trace
+//! of the answer, with a span link to the question.
 
 use faultline_tests::{
     Collector,
@@ -11,7 +11,7 @@ use faultline_tests::{
 use crate::{exporting, trace};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
+async fn answer_continues_in_its_own_trace_with_a_link_to_the_question() {
     let collector = Collector::start().await;
     let cluster = exporting(&collector).start().await;
     let (asking, header) = trace();
@@ -19,7 +19,7 @@ async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
     let asked = rpc.header("traceparent", header);
     let task = asked.send("delegate script { ask \"which?\"; chunk $answer }; chunk done").await;
     assert_eq!(task::state(&task), INPUT_REQUIRED);
-    // All of it is there before anybody has answered.
+    // All spans of the first part are exported before the answer.
     let before = collector.until(&asking, 11).await;
     let open: Vec<_> = before.iter().filter(|s| s.name == "invoke_agent script").collect();
     assert_eq!(open.len(), 2, "{}", tree(&before));
@@ -32,7 +32,7 @@ async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
     let ended = answered.call("SendMessage", answer(task::id(&task), "blue")).await.unwrap();
     assert_eq!(task::state(&ended["task"]), COMPLETED);
     let after = collector.until(&answering, 11).await;
-    // The root and its child go on in the new trace, the child below what answers it.
+    // The root and its child continue in the new trace, the child below its answer.
     for agent_task in [task::id(&task), open[1].get("a2a.task.id")] {
         let of = |spans: &[faultline_tests::otlp::SpanRecord], kind: &str, name: &str| {
             let mut found = spans.iter().filter(|s| s.kind == kind && s.name == name);
@@ -43,15 +43,16 @@ async fn an_answer_goes_on_in_its_own_trace_and_says_from_where() {
             ("client", "attempt script"),
             ("server", "attempt script"),
         ] {
-            let (old, new) = (of(&before, kind, name), of(&after, kind, name));
-            let (old, new) = (old.unwrap(), new.unwrap());
+            let old = of(&before, kind, name).unwrap();
+            let new = of(&after, kind, name).unwrap();
             let link = (asking.clone(), old.id.clone(), "resumed_from".to_owned());
             assert_eq!(new.links, [link], "{kind} {name}:\n{}", tree(&after));
-            assert!(old.end <= new.start, "nothing lasts while somebody thinks");
+            assert!(old.end <= new.start, "no span is open while the task waits");
         }
     }
     let later = collector.spans(&asking);
     let of_agents = |s: &&faultline_tests::otlp::SpanRecord| s.name.ends_with("script");
-    let (old, new) = (before.iter().filter(of_agents), later.iter().filter(of_agents));
-    assert_eq!(old.count(), new.count(), "the old trace is over:\n{}", tree(&later));
+    let old = before.iter().filter(of_agents);
+    let new = later.iter().filter(of_agents);
+    assert_eq!(old.count(), new.count(), "the old trace got new spans:\n{}", tree(&later));
 }

@@ -1,4 +1,4 @@
-//! A trace goes on where a process died: whoever ends a span makes it whole.
+//! Traces across a crash: the restarted coordinator exports the spans of tasks that it recovers.
 
 use faultline_tests::{
     Collector,
@@ -11,7 +11,7 @@ use faultline_tests::{
 use crate::{exporting, trace};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_goes_on_where_its_coordinator_was_killed() {
+async fn trace_is_complete_after_a_kill_of_the_coordinator() {
     let collector = Collector::start().await;
     let mut cluster = exporting(&collector).start().await;
     let (trace_id, header) = trace();
@@ -19,14 +19,14 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
     let traced = rpc.header("traceparent", header);
     let script = "delegate script { say under way; sleep 2s; fail DATA_LOSS text=gone }";
     let task = traced.send_immediately(script).await;
-    until("the child is under way", SOON, async || {
+    until("the child runs", SOON, async || {
         let root = rpc.inspect(task::id(&task)).await;
         let child = root["children"][0]["taskId"].as_str()?.to_owned();
         let child = rpc.inspect(&child).await;
         (child["task"]["status"]["message"].is_object()).then_some(())
     })
     .await;
-    // What the call itself left has been sent: it was over before.
+    // The spans of the call are exported: it ended before the kill.
     collector.until(&trace_id, 3).await;
     cluster.coordinators[0].kill().await;
     cluster.coordinators[0].restart().await;
@@ -38,11 +38,11 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
     .await;
     assert_eq!(task::state(&ended), FAILED);
     let send = "lf.a2a.v1.A2AService/SendMessage";
-    // The delegating call was cut by the kill and made again; the child's task hangs below the call
-    // that started it, whose server died with it.
+    // The kill cut the delegating call, which was repeated; the parent of the child is the span of the
+    // first call, whose server span was lost.
     let root = task::id(&task).to_owned();
     let spans = collector
-        .until_spans(&trace_id, "both runs and the worker's side of the outer", |spans| {
+        .until_spans(&trace_id, "both runs and the server span of the outer attempt", |spans| {
             let runs = spans.iter().filter(|s| s.name == "invoke_agent script").count();
             let attempt = |s: &SpanRecord| s.kind == "server" && s.name == "attempt script";
             runs == 2 && spans.iter().any(|s| attempt(s) && s.get("a2a.task.id") == root)
@@ -53,7 +53,7 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
             .iter()
             .filter(|s| s.kind == kind && s.name == name && s.get("a2a.task.id") == task);
         let one = found.next().unwrap_or_else(|| panic!("{kind} {name}:\n{}", tree(&spans)));
-        assert_eq!(found.next(), None, "each once:\n{}", tree(&spans));
+        assert_eq!(found.next(), None, "duplicate spans:\n{}", tree(&spans));
         one
     };
     let serving = spans.iter().find(|s| s.kind == "server" && s.name == send).unwrap();
@@ -71,7 +71,7 @@ async fn a_trace_goes_on_where_its_coordinator_was_killed() {
         for span in [run, calling, serving] {
             assert_eq!(span.get("error.type"), "DATA_LOSS", "{span:?}");
         }
-        assert!(run.end - run.start > 1_900_000_000, "it lasted as long as the task did");
+        assert!(run.end - run.start > 1_900_000_000, "the span is shorter than the task");
     }
     let failure = &ended["metadata"]["faultline.dev/failure"];
     let born = find("server", "attempt script", child.get("a2a.task.id"));

@@ -1,12 +1,11 @@
-//! Which traces are exported: decided at the edge, once for all hops, with an exception for what
-//! went wrong if that is wished.
+//! Sampling: the gateway decides once for all hops; optionally, failed spans are always exported.
 
 use faultline_tests::{Collector, otlp::tree, task};
 
 use crate::{CLIENT, exporting, trace};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_that_is_not_sampled_is_sampled_nowhere() {
+async fn unsampled_trace_is_exported_by_no_process() {
     let collector = Collector::start().await;
     let cluster = exporting(&collector).start().await;
     let rpc = cluster.rpc().agent("script");
@@ -14,7 +13,7 @@ async fn a_trace_that_is_not_sampled_is_sampled_nowhere() {
     let unsampled = format!("00-{quiet}-{CLIENT}-00");
     let task = rpc.header("traceparent", unsampled).send("delegate script { fail INTERNAL }").await;
     let failure = &task["metadata"]["faultline.dev/failure"];
-    assert_eq!(failure["traceId"], quiet.as_str(), "ids exist all the same");
+    assert_eq!(failure["traceId"], quiet.as_str(), "failures have trace ids without sampling");
     let (loud, header) = trace();
     rpc.header("traceparent", header).send("chunk a").await;
     collector.until(&loud, 6).await;
@@ -22,14 +21,14 @@ async fn a_trace_that_is_not_sampled_is_sampled_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_edge_decides_for_everybody() {
+async fn gateway_decides_the_sampling_of_all_hops() {
     let collector = Collector::start().await;
     let plan = exporting(&collector)
         .env("OTEL_TRACES_SAMPLER", "traceidratio")
         .env("OTEL_TRACES_SAMPLER_ARG", "0.5");
     let cluster = plan.start().await;
     let rpc = cluster.rpc().agent("script");
-    // By the lower half of the id, whatever the caller says of it.
+    // By the lower half of the trace id, ignoring the flag of the caller.
     let (low, high) = ("11111111111111110000000000000001", "1111111111111111fffffffffffffff1");
     for id in [low, high] {
         rpc.header("traceparent", format!("00-{id}-{CLIENT}-01"))
@@ -42,7 +41,7 @@ async fn the_edge_decides_for_everybody() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_are_kept_although_their_trace_is_not_if_that_is_wished() {
+async fn failed_spans_of_unsampled_traces_are_kept_on_request() {
     let collector = Collector::start().await;
     let plan = exporting(&collector).env("FAULTLINE_LOG__KEEP_ERRORS", "true");
     let cluster = plan.start().await;
@@ -58,5 +57,5 @@ async fn errors_are_kept_although_their_trace_is_not_if_that_is_wished() {
         assert_eq!(span.get("faultline.trace.partial"), "true");
     }
     assert_eq!(task::state(&rpc.send("chunk fine").await), task::COMPLETED);
-    assert_eq!(collector.spans(&trace_id).len(), 3, "what went well is not kept");
+    assert_eq!(collector.spans(&trace_id).len(), 3, "completed spans are not kept");
 }

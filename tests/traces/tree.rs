@@ -1,4 +1,4 @@
-//! The tree of one task that was delegated, tried twice and failed.
+//! The span tree of a delegated, retried and failed task.
 
 use faultline_tests::{
     Collector,
@@ -13,7 +13,7 @@ const SCRIPT: &str =
     "delegate script { fail UNAVAILABLE text=\"the ledger is away\" code=LEDGER_7 }";
 const SEND: &str = "lf.a2a.v1.A2AService/SendMessage";
 
-/// The one span of that name, kind and place below `parent`.
+/// The only span of this name and kind below `parent`.
 fn below<'a>(spans: &'a [SpanRecord], parent: &str, kind: &str, name: &str) -> &'a SpanRecord {
     let found: Vec<_> =
         spans.iter().filter(|s| s.parent == parent && s.kind == kind && s.name == name).collect();
@@ -27,7 +27,7 @@ fn check(span: &SpanRecord, attributes: &[(&str, &str)]) {
     }
 }
 
-/// What one agent's hop of the tree looks like, from the call that starts its task on.
+/// The spans of one hop of the tree, beginning with the call that starts the task.
 struct Hop<'a> {
     serving: &'a SpanRecord,
     run: &'a SpanRecord,
@@ -43,7 +43,7 @@ fn hop<'a>(spans: &'a [SpanRecord], calling: &'a SpanRecord) -> Hop<'a> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_whole_tree_of_a_delegated_retried_failed_task_reaches_a_collector() {
+async fn tree_of_a_delegated_retried_failed_task_is_complete() {
     let collector = Collector::start().await;
     let plan =
         exporting(&collector).env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=t");
@@ -69,14 +69,14 @@ async fn the_whole_tree_of_a_delegated_retried_failed_task_reaches_a_collector()
                     server attempt script ✗
 "
     );
-    assert_eq!(tree(&spans), expected, "and nothing else");
+    assert_eq!(tree(&spans), expected, "the exact tree");
     check_edge(&spans, &task);
     let edge = below(&spans, CLIENT, "server", "POST /agents/{agent}");
     let outer = hop(&spans, below(&spans, &edge.id, "client", SEND));
     check_outer(&outer, &task);
     let delegating = below(&spans, &outer.attempts[0].1.id, "client", SEND);
     check(delegating, &[("faultline.role", "worker"), ("rpc.response.status_code", "OK")]);
-    assert_eq!(delegating.error, None, "the call went well: it brought a failed task");
+    assert_eq!(delegating.error, None, "the call succeeded and returned a failed task");
     let inner = hop(&spans, delegating);
     check_inner(&inner, &outer, &task);
     for span in &spans {
@@ -87,12 +87,12 @@ async fn the_whole_tree_of_a_delegated_retried_failed_task_reaches_a_collector()
             format!("faultline-{}", span.get("faultline.role"))
         );
         let failed = span.event_attributes("faultline.failure", "faultline.failure.id");
-        assert!(!failed.is_empty(), "every hop saw it: {span:?}");
+        assert!(!failed.is_empty(), "no failure event: {span:?}");
     }
 }
 
-fn said(value: &Value) -> &str {
-    value.as_str().expect("it is text")
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a value is text")
 }
 
 fn failure(task: &Value) -> &Value {
@@ -111,7 +111,7 @@ fn check_edge(spans: &[SpanRecord], task: &Value) {
             ("a2a.method.name", "SendMessage"),
             ("a2a.task.id", task::id(task)),
             ("a2a.task.state", "failed"),
-            ("gen_ai.conversation.id", said(&task["contextId"])),
+            ("gen_ai.conversation.id", text(&task["contextId"])),
         ],
     );
     assert_eq!(edge.error, None, "a failed task is a successful call");
@@ -129,7 +129,7 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
         &[
             ("gen_ai.operation.name", "invoke_agent"),
             ("gen_ai.agent.name", "script"),
-            ("gen_ai.conversation.id", said(&task["contextId"])),
+            ("gen_ai.conversation.id", text(&task["contextId"])),
             ("a2a.task.id", task::id(task)),
             ("a2a.task.state", "failed"),
             ("error.type", "UNAVAILABLE"),
@@ -143,12 +143,16 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
     );
     assert_eq!(outer.run.error.as_deref(), Some("script: the ledger is away"));
     let [(calling, serving)] = outer.attempts.as_slice() else {
-        panic!("what is passed on is tried once")
+        panic!("a forwarded failure is attempted once")
     };
     for span in [calling, serving] {
-        assert_eq!(span.event_names(), ["faultline.failure"], "it was not born here");
+        assert_eq!(
+            span.event_names(),
+            ["faultline.failure"],
+            "the failure originates in another span"
+        );
         let about = |key| span.event_attributes("faultline.failure", key);
-        assert_eq!(about("faultline.failure.id"), [said(&failure(task)["id"])]);
+        assert_eq!(about("faultline.failure.id"), [text(&failure(task)["id"])]);
         assert_eq!(about("faultline.failure.hop"), ["1"]);
         assert_eq!(about("faultline.failure.downstream.agent"), ["script"]);
         assert_eq!(about("faultline.failure.code"), ["UNAVAILABLE"]);
@@ -156,7 +160,7 @@ fn check_outer(outer: &Hop<'_>, task: &Value) {
 }
 
 fn check_inner(inner: &Hop<'_>, outer: &Hop<'_>, task: &Value) {
-    let [first, second] = inner.attempts.as_slice() else { panic!("tried twice") };
+    let [first, second] = inner.attempts.as_slice() else { panic!("two attempts") };
     check(inner.run, &[("faultline.task.parent.id", outer.run.get("a2a.task.id"))]);
     check(inner.run, &[("faultline.task.attempts", "2"), ("faultline.task.depth", "1")]);
     assert_eq!(inner.run.error.as_deref(), Some("the ledger is away"));
@@ -169,19 +173,26 @@ fn check_inner(inner: &Hop<'_>, outer: &Hop<'_>, task: &Value) {
     assert_eq!(second.0.linked_span("retry_of"), Some(first.0.id.as_str()));
     for (calling, serving) in &inner.attempts {
         assert_eq!(calling.event_names(), ["faultline.failure"]);
-        assert_eq!(serving.event_names(), ["exception", "faultline.failure"], "born here");
+        assert_eq!(
+            serving.event_names(),
+            ["exception", "faultline.failure"],
+            "the failure originates here"
+        );
         assert_eq!(serving.event_attributes("exception", "exception.type"), ["UNAVAILABLE"]);
         assert_eq!(
             serving.event_attributes("exception", "exception.message"),
             ["the ledger is away"]
         );
         check(serving, &[("error.type", "UNAVAILABLE"), ("faultline.role", "worker")]);
-        assert!(calling.start <= serving.start && serving.end <= calling.end, "one in the other");
+        assert!(
+            calling.start <= serving.start && serving.end <= calling.end,
+            "the server span is not within the client span"
+        );
     }
-    // The record leads to the span in which the failure was born, and back.
+    // The failure record has the id of its span, and the span has the id of the failure.
     assert_eq!(failure(task)["spanId"], second.1.id.as_str());
     let ids = second.1.event_attributes("faultline.failure", "faultline.failure.id");
-    assert_eq!(ids, [said(&failure(task)["id"])]);
+    assert_eq!(ids, [text(&failure(task)["id"])]);
     assert_ne!(
         first.1.event_attributes("faultline.failure", "faultline.failure.id"),
         ids,
@@ -190,7 +201,7 @@ fn check_inner(inner: &Hop<'_>, outer: &Hop<'_>, task: &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_retry_mended_marks_the_attempt_and_not_the_call() {
+async fn recovered_failure_marks_the_attempt_and_not_the_call() {
     let collector = Collector::start().await;
     let cluster = exporting(&collector).start().await;
     let (trace_id, header) = trace();
@@ -204,7 +215,7 @@ async fn what_a_retry_mended_marks_the_attempt_and_not_the_call() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancel_is_linked_to_what_it_stops() {
+async fn cancel_span_is_linked_to_the_cancelled_run() {
     let collector = Collector::start().await;
     let cluster = exporting(&collector).start().await;
     let (trace_id, header) = trace();
@@ -219,8 +230,8 @@ async fn a_cancel_is_linked_to_what_it_stops() {
     check(run, &[("error.type", "CANCELLED"), ("a2a.task.state", "canceled")]);
     let attempt =
         |kind| spans.iter().find(|s| s.name == "attempt script" && s.kind == kind).unwrap();
-    assert!(attempt("client").error.is_some(), "whoever called did not get it");
-    assert_eq!(attempt("server").error, None, "whoever served was told to stop");
+    assert!(attempt("client").error.is_some(), "the client span has an error");
+    assert_eq!(attempt("server").error, None, "the server span ended as requested");
     assert!(spans.iter().all(|s| !s.event_names().contains(&"exception")), "{}", tree(&spans));
     let cancelling = collector.until(&cancel_trace, 3).await;
     let serving = cancelling.iter().find(|s| s.kind == "server" && s.name.ends_with("CancelTask"));
@@ -230,7 +241,7 @@ async fn a_cancel_is_linked_to_what_it_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_call_is_born_where_it_was_refused() {
+async fn refused_call_has_its_exception_in_the_refusing_span() {
     let collector = Collector::start().await;
     let cluster = exporting(&collector).start().await;
     let (trace_id, header) = trace();
@@ -238,7 +249,7 @@ async fn a_refused_call_is_born_where_it_was_refused() {
     let error = rpc.call("SendMessage", faultline_tests::rpc::message("x")).await.unwrap_err();
     let spans = collector.until(&trace_id, 3).await;
     let errors: Vec<_> = spans.iter().map(|s| (s.kind, s.error.is_some())).collect();
-    // The caller asked for what is not there: only whoever called did not get what it wanted.
+    // The agent does not exist: only the client span has an error.
     assert_eq!(errors, [("server", false), ("client", true), ("server", false)], "{error}");
     let born: Vec<_> =
         spans.iter().map(|s| s.event_attributes("exception", "exception.type").len()).collect();

@@ -1,5 +1,4 @@
-//! The trace of a task that a user's own worker works on: a program of its own, with no part of the
-//! binary in it.
+//! Traces of a user-written worker, a program without the binary.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +14,7 @@ use crate::{CLIENT, Collector, exporting, trace};
 
 const SEND: &str = "lf.a2a.v1.A2AService/SendMessage";
 
-/// Spans whose parent is not there, apart from the caller's own.
+/// Spans without a parent in the trace.
 fn orphans(spans: &[SpanRecord]) -> Vec<&SpanRecord> {
     let ids: BTreeSet<_> = spans.iter().map(|span| span.id.as_str()).collect();
     spans.iter().filter(|span| !ids.contains(span.parent.as_str())).collect()
@@ -28,7 +27,7 @@ async fn start(program: Program, cluster: &Cluster, mut env: Environment) -> Pro
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chain_of_delegations_in_a_user_written_worker_is_one_unbroken_trace() {
+async fn delegations_in_a_user_written_worker_are_one_trace() {
     let program = Program::example("travel").await;
     let collector = Collector::start().await;
     let cluster = exporting(&collector).workers(&[]).start().await;
@@ -38,9 +37,9 @@ async fn a_chain_of_delegations_in_a_user_written_worker_is_one_unbroken_trace()
     let task = rpc.send("Lisbon").await;
     assert_eq!(task::state(&task), COMPLETED, "{task}");
     assert_eq!(task::artifacts(&task)["plan"], "a trip to Lisbon for 60 €");
-    // The last spans of a process leave with it.
+    // The shutdown exports the last spans.
     worker.terminate().await;
-    assert!(worker.exit_within(SOON).await.expect("it leaves").success());
+    assert!(worker.exit_within(SOON).await.expect("it exits").success());
 
     let hop = |depth: usize, agent: &str| {
         let lines = [
@@ -64,15 +63,15 @@ async fn a_chain_of_delegations_in_a_user_written_worker_is_one_unbroken_trace()
     let [root] = orphans(&spans)[..] else { panic!("one root:\n{}", tree(&spans)) };
     assert_eq!(root.parent, CLIENT);
     let from = |role: &str| spans.iter().filter(|s| s.resource["service.name"] == role).count();
-    // Three attempts, two delegations, and the span of the program's own.
+    // Three attempts, two delegations, and one span of the program.
     assert_eq!(from("faultline-worker"), 6, "{}", tree(&spans));
     let strays: Vec<_> = collector.all().into_iter().filter(|s| s.trace != trace_id).collect();
     assert_eq!(tree(&strays), "", "everything is in the trace of the caller");
 }
 
-/// Its operator may not have told it where the collector is.
+/// The worker has no OTLP endpoint.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_exports_nothing_does_not_break_the_trace() {
+async fn worker_without_export_does_not_break_the_trace() {
     let program = Program::example("travel").await;
     let collector = Collector::start().await;
     let cluster = exporting(&collector).workers(&[]).start().await;

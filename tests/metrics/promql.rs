@@ -1,12 +1,13 @@
-//! Just enough of PromQL to know which metrics and labels an expression names.
+//! A minimal reader of PromQL: the metrics and labels that an expression names.
 
 use std::collections::BTreeSet;
 
+/// The names in one expression.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Named {
-    /// Each with the labels of its selector.
+    /// Metrics with the labels of their selectors.
     pub(crate) metrics: Vec<(String, BTreeSet<String>)>,
-    /// Behind `by`, `on` and the like.
+    /// Labels after `by`, `on` and similar words.
     pub(crate) grouped: BTreeSet<String>,
 }
 
@@ -24,7 +25,7 @@ pub(crate) fn named(expression: &str) -> Named {
         let word: String = rest.drain(..end.unwrap_or(rest.len())).collect();
         let next = rest.trim_start().chars().next();
         match next {
-            // The exponent of a number, or a variable of Grafana's.
+            // The exponent of a number, or a variable of Grafana.
             _ if after_number || word.starts_with('$') => {}
             Some('(') if GROUPING.contains(&word.as_str()) => {
                 found.grouped.extend(list(&mut rest, '(', ')'));
@@ -43,16 +44,17 @@ pub(crate) fn named(expression: &str) -> Named {
     found
 }
 
-/// Takes a list with its brackets off the front.
+/// Removes a list in brackets from the front and returns its items.
 fn list(rest: &mut String, open: char, close: char) -> Vec<String> {
-    let (start, end) = (rest.find(open).unwrap(), rest.find(close).expect("every bracket closes"));
+    let start = rest.find(open).unwrap();
+    let end = rest.find(close).expect("every bracket closes");
     let inside = rest[start + 1..end].to_owned();
     rest.drain(..=end);
     let items = inside.split(',').map(|item| item.trim().to_owned());
     items.filter(|item| !item.is_empty()).collect()
 }
 
-/// Without what stands between quotes or in square brackets.
+/// The expression without quoted strings and ranges in square brackets.
 fn strip_strings_and_ranges(expression: &str) -> String {
     let mut until = None;
     let keep = |c: char| match until {
@@ -76,7 +78,7 @@ fn strip_strings_and_ranges(expression: &str) -> String {
 }
 
 #[test]
-fn an_expression_tells_its_metrics_and_labels() {
+fn metrics_and_labels_are_found_in_an_expression() {
     let expression = r#"histogram_quantile(0.95, sum by (agent, le) (rate(a_b_bucket{agent=~"x,y",
         state!="z"}[5m]))) / on (agent) group_left () c:d > 1e3 and e"#;
     let found = named(expression);

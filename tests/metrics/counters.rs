@@ -1,4 +1,4 @@
-//! The numbers of a mesh to which everything happened, and of one that has served thousands.
+//! Metrics of a mesh after every counted event, and the number of series after a thousand callers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,12 +23,13 @@ use tonic::Request;
 
 use crate::scrape::Scraped;
 
+/// A mesh in this process, with its directory.
 pub(crate) struct Running {
     pub(crate) mesh: LocalMesh,
     _dir: TempDir,
 }
 
-/// A mesh that loses patience quickly.
+/// A mesh with short retry pauses and a circuit breaker that opens at the first failure.
 pub(crate) async fn start() -> Running {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
@@ -38,7 +39,7 @@ pub(crate) async fn start() -> Running {
     Running { mesh: LocalMesh::start(config).await.unwrap(), _dir: dir }
 }
 
-/// What a mesh says to which everything has happened that there are numbers for.
+/// The metrics of a mesh after an event for every counter.
 pub(crate) async fn exercised() -> Scraped {
     let running = start().await;
     exercise(&running.mesh).await;
@@ -63,7 +64,7 @@ pub(crate) async fn exercise(mesh: &LocalMesh) {
     resume_one(&script, task::id(&flaky)).await;
     let refused = script.call("GetTask", json!({"id": "nobody"})).await.unwrap_err();
     assert_eq!(refused["data"][0]["reason"], "TASK_NOT_FOUND", "{refused}");
-    // Last: from then on nobody may use the agent.
+    // Last, because the circuit of the agent is open from now on.
     assert_eq!(task::state(&script.send("fail UNAVAILABLE text=down").await), FAILED);
     let refused = script.call("SendMessage", message("chunk x")).await.unwrap_err();
     assert_eq!(refused["data"][0]["reason"], "CIRCUIT_OPEN", "{refused}");
@@ -85,9 +86,9 @@ async fn push_one(script: &Rpc) {
     let mut params = message("say one; say two");
     params["configuration"] = json!({"taskPushNotificationConfig": {"url": webhook.url()}});
     script.call("SendMessage", params).await.unwrap();
-    until("the webhook takes the end", SOON, async || {
-        let taken = webhook.states();
-        taken.iter().any(|state| state == COMPLETED).then_some(())
+    until("the webhook accepts the end", SOON, async || {
+        let states = webhook.states();
+        states.iter().any(|state| state == COMPLETED).then_some(())
     })
     .await;
 }
@@ -101,7 +102,7 @@ async fn resume_one(script: &Rpc, id: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_happens_is_counted_once_and_where_it_belongs() {
+async fn every_event_is_counted_once_with_its_labels() {
     let scraped = exercised().await;
     let sum = |name: &str, labels: &[(&str, &str)]| scraped.sum(name, labels);
     let ended = |agent, state| {
@@ -116,9 +117,9 @@ async fn whatever_happens_is_counted_once_and_where_it_belongs() {
         sum("faultline_failures_total", &labels)
     };
     assert_eq!(failed("NOT_FOUND", "fatal"), 1.);
-    // Twice of the flaky one, three times of the one that was down before its retries were spent.
+    // Two failures of the flaky task, three of the last one before its retries were spent.
     assert_eq!((failed("UNAVAILABLE", "recoverable"), failed("UNAVAILABLE", "fatal")), (5., 1.));
-    // One is an agent that is there, the other a branch that nobody offers, which is no label.
+    // An existing agent is a label; the unknown agent of the branch is "other".
     for (reason, origin) in [("CIRCUIT_OPEN", "script"), ("AGENT_NOT_FOUND", "other")] {
         let refused = [("reason", reason), ("plane", "protocol"), ("origin_agent", origin)];
         assert_eq!(sum("faultline_failures_total", &refused), 1., "{reason}");
@@ -140,20 +141,23 @@ async fn whatever_happens_is_counted_once_and_where_it_belongs() {
     assert_eq!(sum("faultline_push_deliveries_total", &[("outcome", "retried")]), 1.);
     assert!(sum("faultline_push_deliveries_total", &[("outcome", "taken")]) >= 2.);
     assert_eq!(sum("faultline_stream_reconnects_total", &[]), 1.);
-    assert!(sum("faultline_deadline_remaining_seconds_count", &[]) >= 3., "children have one too");
+    assert!(
+        sum("faultline_deadline_remaining_seconds_count", &[]) >= 3.,
+        "delegated tasks have a deadline too"
+    );
     assert!(sum("faultline_store_commit_duration_seconds_count", &[]) > 10.);
     assert_eq!((sum("faultline_slots_offered", &[]), sum("faultline_slots_used", &[])), (64., 0.));
-    requests_are_counted_by_what_they_asked(&scraped);
+    check_requests(&scraped);
 }
 
-fn requests_are_counted_by_what_they_asked(scraped: &Scraped) {
+fn check_requests(scraped: &Scraped) {
     let requests = |operation, error| {
         let labels = [("a2a_method_name", operation), ("error_type", error)];
         let found = scraped.find("http_server_request_duration_seconds_count", &labels);
         assert!(found.iter().all(|s| s.labels["http_response_status_code"] == "200"), "{found:?}");
         found.iter().map(|series| series.value).sum::<f64>()
     };
-    assert_eq!(requests("GetTask", "TASK_NOT_FOUND"), 1., "though HTTP went well");
+    assert_eq!(requests("GetTask", "TASK_NOT_FOUND"), 1., "despite HTTP status 200");
     assert_eq!(requests("SendMessage", "CIRCUIT_OPEN"), 1.);
     assert_eq!((requests("CancelTask", ""), requests("SubscribeToTask", "")), (1., 1.));
     let calls = |method: &str, code| {
@@ -163,16 +167,19 @@ fn requests_are_counted_by_what_they_asked(scraped: &Scraped) {
     };
     assert_eq!(calls("SendMessage", "UNAVAILABLE"), 1.);
     assert_eq!(calls("CancelTask", "OK"), 1.);
-    assert!(calls("SendMessage", "NOT_FOUND") >= 1., "the branch, by the agents' own door");
+    assert!(
+        calls("SendMessage", "NOT_FOUND") >= 1.,
+        "the branch, through the endpoint of the agents"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn prometheus_reads_them() {
+async fn promtool_accepts_the_metrics() {
     exercised().await.check();
 }
 
-/// Sends as somebody whom nobody has seen before, in words that nobody has said before.
-async fn send_as_stranger(mut client: A2aServiceClient<Channel>, n: usize) {
+/// Sends a new message of a new principal in a new context.
+async fn send_as_new_principal(mut client: A2aServiceClient<Channel>, n: usize) {
     let text = match n % 3 {
         0 => format!("fail NOT_FOUND code=CODE-{n} text=\"nothing like {n}\""),
         1 => format!("chunk {n}"),
@@ -185,16 +192,18 @@ async fn send_as_stranger(mut client: A2aServiceClient<Channel>, n: usize) {
         parts: vec![Part { content: Some(Content::Text(text)), ..Part::default() }],
         ..Message::default()
     };
-    let (tenant, message) = ("script".to_owned(), Some(message));
-    let mut request =
-        Request::new(SendMessageRequest { tenant, message, ..SendMessageRequest::default() });
+    let mut request = Request::new(SendMessageRequest {
+        tenant: "script".to_owned(),
+        message: Some(message),
+        ..SendMessageRequest::default()
+    });
     let metadata = request.metadata_mut();
     metadata.insert("faultline-principal", format!("principal-{n}").parse().unwrap());
     client.send_message(request).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_tasks_of_a_thousand_callers_add_no_series() {
+async fn thousand_callers_add_no_series() {
     let dir = tempfile::tempdir().unwrap();
     let mesh = LocalMesh::start(in_process(dir.path())).await.unwrap();
     let rpc = Rpc::at(mesh.gateway_addr());
@@ -207,14 +216,14 @@ async fn a_thousand_tasks_of_a_thousand_callers_add_no_series() {
             let place = Arc::clone(&places).acquire_owned().await.unwrap();
             let client = client.clone();
             running.spawn(async move {
-                send_as_stranger(client, n).await;
+                send_as_new_principal(client, n).await;
                 drop(place);
             });
         }
         running.join_all().await;
     };
     serve(0..9).await;
-    // The first look is a request that was not there before.
+    // The first scrape adds the series of its own request.
     Scraped::of(&rpc).await;
     let before = Scraped::of(&rpc).await;
     serve(9..1009).await;
@@ -229,11 +238,11 @@ async fn a_thousand_tasks_of_a_thousand_callers_add_no_series() {
 
 /// SHA-256 of `hunter2`.
 const HUNTER2: &str = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
-/// And of `operator`.
+/// SHA-256 of `operator`.
 const OPERATOR: &str = "06e55b633481f7bb072957eabcf110c972e86691c3cfedabe088024bffe42f23";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_callers_are_known_numbers_are_for_operators() {
+async fn metrics_require_the_operate_scope_with_authentication() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = in_process(dir.path());
     let token = |sha256: &str, scopes| Token {
