@@ -272,10 +272,11 @@ impl Core {
         done: Done,
     ) {
         let is_shared = self.store.cluster().is_some();
-        let unheard = match is_shared {
+        let unheard = if is_shared {
             // The awaited state may have been reached at a peer without a notification so far.
-            true => Some(done),
-            false => self.wait_here(id, options, caller, done),
+            Some(done)
+        } else {
+            self.wait_here(id, options, caller, done)
         };
         let Some(done) = unheard else { return };
         let found = read_in_time(self.read(id, Scope::default())).await;
@@ -298,7 +299,7 @@ impl Core {
         self.notify_watched(id);
         // The copy in memory may be older than the stored state. The next comparison finds it too.
         if let Err(error) = self.refresh_task(id).await {
-            tracing::debug!(task.id = %id, %error, "cannot be read again");
+            tracing::debug!(task.id = %id, %error, "task cannot be read again");
         }
     }
 

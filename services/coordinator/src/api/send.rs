@@ -72,11 +72,10 @@ impl Core {
         done: Done,
     ) {
         let tries = if self.store.cluster().is_some() { STEP_TRIES } else { 1 };
-        let done: Done = match caller.has_key() {
-            true => Box::new(move |answer| {
-                done(answer.map_err(|error| error.map(store_outage::with_key)))
-            }),
-            false => done,
+        let done: Done = if caller.has_key() {
+            Box::new(move |answer| done(answer.map_err(|error| error.map(store_outage::with_key))))
+        } else {
+            done
         };
         let mut contested = Contested::of(&caller);
         for _ in 1..tries {

@@ -69,11 +69,10 @@ impl Core {
         }
         let found =
             store_outage::read_in_time(self.look_up(request, caller)).await.map_err(|error| {
-                match continues {
-                    true => {
-                        self.without_default(error, &tenant, caller, capabilities::check_streaming)
-                    }
-                    false => error,
+                if continues {
+                    self.without_default(error, &tenant, caller, capabilities::check_streaming)
+                } else {
+                    error
                 }
             });
         match found? {
@@ -169,8 +168,5 @@ impl Core {
 
 /// A call with an idempotency key can be repeated even if its outcome is unknown.
 fn refused(failure: Failure, has_key: bool) -> Error {
-    match has_key {
-        true => store_outage::with_key(failure).into(),
-        false => failure.into(),
-    }
+    if has_key { store_outage::with_key(failure).into() } else { failure.into() }
 }

@@ -204,9 +204,10 @@ impl Subscription {
     fn rejoin(&mut self) -> Result<(), Error> {
         let events = self.core.watch(self.id)?;
         // The task has ended or a peer owns it; the store shows which.
-        self.source = match events.is_none() && self.core.store.cluster().is_some() {
-            true => Source::Remote,
-            false => Source::Replay(events),
+        self.source = if events.is_none() && self.core.store.cluster().is_some() {
+            Source::Remote
+        } else {
+            Source::Replay(events)
         };
         Ok(())
     }

@@ -50,7 +50,7 @@ impl Core {
         let page = match self.store.aged(after, made_at(before), AT_ONCE).await {
             Ok(page) => page,
             Err(error) => {
-                tracing::warn!(%error, "tasks to forget were not looked for");
+                tracing::warn!(%error, "retention scan failed");
                 return None;
             }
         };

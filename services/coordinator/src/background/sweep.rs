@@ -80,7 +80,7 @@ impl Core {
             }
             Ok(_) => true,
             Err(error) => {
-                tracing::warn!(%error, "expired keys were not looked for");
+                tracing::warn!(%error, "sweep of expired keys failed");
                 true
             }
         }

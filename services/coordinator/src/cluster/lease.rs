@@ -95,7 +95,7 @@ impl Core {
             return;
         }
         if let Err(error) = self.take_over(cluster).await {
-            tracing::debug!(%error, "nothing can be taken over");
+            tracing::debug!(%error, "take-over of tasks failed");
         }
         if everything {
             self.compare(cluster).await;
@@ -132,7 +132,7 @@ impl Core {
     fn beat_failed(self: &Arc<Self>, error: &ReadError, good_until: Instant) {
         let lapsed = matches!(error, ReadError::Lapsed);
         if !lapsed && Instant::now() < good_until {
-            tracing::warn!(%error, "the lease was not renewed");
+            tracing::warn!(%error, "lease was not renewed");
             return;
         }
         // In one change: the commit loop accepts calls again when it has handled the lapse.
@@ -140,7 +140,7 @@ impl Core {
             if state.closed.is_some() {
                 return;
             }
-            tracing::error!(%error, "the lease has lapsed; everything is read again");
+            tracing::error!(%error, "lease has lapsed: state is discarded and read again");
             self.meters.lapsed.add(1);
             self.lapsed.store(true, Ordering::Relaxed);
             // A batch may be under way without an answer. Workers must not wait for it: peers
@@ -161,7 +161,10 @@ impl Core {
             let tasks = cluster.take_over(TAKEN_AT_ONCE).await?;
             let all = tasks.len() < TAKEN_AT_ONCE;
             if !tasks.is_empty() {
-                tracing::info!(tasks = tasks.len(), "taken over from a coordinator that is gone");
+                tracing::info!(
+                    tasks = tasks.len(),
+                    "tasks taken over from a coordinator with an expired lease"
+                );
             }
             self.activate_tasks(tasks, Acquired::TakenOver);
             if all {
@@ -226,7 +229,7 @@ impl Core {
                     }
                     self.activate_tasks(tasks, Acquired::Claimed);
                 }
-                Err(error) => tracing::debug!(%error, agent, "nothing can be claimed"),
+                Err(error) => tracing::debug!(%error, agent, "claim of queued tasks failed"),
             }
         }
     }

@@ -41,7 +41,7 @@ impl Core {
         };
         if let Err(error) = heard {
             // The next comparison finds it.
-            tracing::debug!(%error, "news of others cannot be read");
+            tracing::debug!(%error, "changes of other coordinators cannot be read");
         }
     }
 
@@ -118,7 +118,7 @@ impl Core {
             self.load_agents().await
         };
         if let Err(error) = compared.await {
-            tracing::debug!(%error, "the store cannot be compared with");
+            tracing::debug!(%error, "comparison with the store failed");
         }
     }
 

@@ -48,7 +48,7 @@ impl State {
             let before = self.registry.evictions.get(&id).map(|sent| sent.pause * 2);
             let pause = before.map_or(PAUSE_MIN, |pause| pause.min(PAUSE_MAX));
             self.registry.evictions.insert(id, Evicted { at: Instant::now(), pause });
-            tracing::info!(worker = %id, "sent elsewhere: others have fewer");
+            tracing::info!(worker = %id, "worker evicted: other coordinators have fewer");
             self.tell(id, ToWorker { body: Some(to_worker::Body::Drain(Drain {})) });
         }
     }
@@ -115,8 +115,8 @@ mod tests {
             })
         };
         let first = spread(&bench);
-        assert!(first.0 != first.1, "one of two is too many while another has none");
-        assert_eq!(spread(&bench), first, "and one is enough, however long it takes");
+        assert!(first.0 != first.1, "one of two workers is evicted");
+        assert_eq!(spread(&bench), first, "no second worker is evicted meanwhile");
         // It comes back, so it is the other's turn; then nobody is left who might find a way.
         let again = |bench: &mut Bench, id| {
             bench.worker = id;

@@ -166,18 +166,19 @@ impl Core {
         // Waiters need no events before the one that they wait for.
         let settled = match self.settled(awaited).await {
             Ok(settled) => settled,
-            Err(error) => return tracing::debug!(%error, "followed tasks cannot be read"),
+            Err(error) => return tracing::debug!(%error, "watched remote tasks cannot be read"),
         };
         stream::iter(watched.into_iter().map(|id| (id, true)))
             .chain(stream::iter(settled.into_iter().map(|id| (id, false))))
             .for_each_concurrent(AT_ONCE, |(id, is_watched)| async move {
-                let caught_up = match is_watched {
-                    true => self.catch_up(id).await,
-                    false => self.answer_followed(id).await,
+                let caught_up = if is_watched {
+                    self.catch_up(id).await
+                } else {
+                    self.answer_followed(id).await
                 };
                 if let Err(error) = caught_up {
                     // The next look comes soon.
-                    tracing::debug!(task.id = %id, %error, "a followed task cannot be read");
+                    tracing::debug!(task.id = %id, %error, "watched remote task cannot be read");
                 }
             })
             .await;

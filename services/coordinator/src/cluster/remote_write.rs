@@ -54,16 +54,15 @@ impl Core {
             }
             Err(_) => return Err(Error::Busy(task.id)),
         };
-        match self.write_by_version(&mut task, body, None).await? {
-            true => {
-                let id = task.id;
-                self.change(|state| state.on_remote_relative_ended(id, now()));
-                // The task may be owned here by now, and a coordinator gets no notification of its
-                // own write.
-                self.refresh_task(id).await?;
-                Ok(Some(Confirmed::into_a2a(task, None)))
-            }
-            false => Ok(None),
+        if self.write_by_version(&mut task, body, None).await? {
+            let id = task.id;
+            self.change(|state| state.on_remote_relative_ended(id, now()));
+            // The task may be owned here by now, and a coordinator gets no notification of its
+            // own write.
+            self.refresh_task(id).await?;
+            Ok(Some(Confirmed::into_a2a(task, None)))
+        } else {
+            Ok(None)
         }
     }
 

@@ -51,7 +51,7 @@ impl Core {
             let Ok(written) = written else {
                 // The writer is gone: after a recovery, new calls would be accepted and never
                 // written.
-                tracing::error!("the store's writer is gone");
+                tracing::error!("the writer of the store is gone: the coordinator ends");
                 return self.forget(&gone(), post_commits);
             };
             if expected > 0 {
@@ -65,16 +65,15 @@ impl Core {
             let (mut written, mut refused) = (written.into_iter(), HashSet::new());
             for post_commit in post_commits {
                 let is_so = !post_commit.depends_on_task.is_some_and(|id| refused.contains(&id));
-                match post_commit.wrote {
-                    true if written.next() == Some(Ok(())) => confirmed.push(post_commit),
-                    true => {
-                        // In order: the remote change comes after the confirmed writes before it.
-                        self.publish(std::mem::take(&mut confirmed));
-                        refused.extend(post_commit.task.as_ref().map(|task| task.0));
-                        self.undo_refused(post_commit).await;
-                    }
-                    false if is_so => confirmed.push(post_commit),
-                    false => answer_all(post_commit.effects, Vec::new(), &CallError::Conflict),
+                if post_commit.wrote && written.next() != Some(Ok(())) {
+                    // In order: the remote change comes after the confirmed writes before it.
+                    self.publish(std::mem::take(&mut confirmed));
+                    refused.extend(post_commit.task.as_ref().map(|task| task.0));
+                    self.undo_refused(post_commit).await;
+                } else if post_commit.wrote || is_so {
+                    confirmed.push(post_commit);
+                } else {
+                    answer_all(post_commit.effects, Vec::new(), &CallError::Conflict);
                 }
             }
         }
@@ -88,12 +87,12 @@ impl Core {
         let failure = CallError::Conflict;
         answer_all(refused.effects, Vec::new(), &failure);
         let Some((id, first, _)) = refused.task else { return };
-        tracing::warn!(task.id = %id, "a step lost a race and was undone");
+        tracing::warn!(task.id = %id, "write conflict with another coordinator: the step was rolled back");
         let found = loop {
             match self.find(id, first.saturating_sub(1)).await {
                 Ok(found) => break found,
                 Err(error) => {
-                    tracing::error!(task.id = %id, %error, "cannot be read again");
+                    tracing::error!(task.id = %id, %error, "task cannot be read after a rollback");
                     tokio::time::sleep(READ_PAUSE).await;
                 }
             }
@@ -141,7 +140,7 @@ impl Core {
     /// Recovers from a failed batch. The in-memory state is ahead of the store and is discarded,
     /// every waiting call gets an unknown outcome, and the store is read as after a restart.
     async fn recover_from(self: &Arc<Self>, error: WriteError, lost: Vec<PostCommit>) {
-        tracing::error!(%error, "the store failed; reading it again");
+        tracing::error!(%error, "store failed: state is discarded and read again");
         self.forget(&error, lost);
         // The recovery begins a new lease.
         self.take_lapse();

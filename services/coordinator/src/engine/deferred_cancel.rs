@@ -54,7 +54,7 @@ impl State {
             let agent = active.pending().runner().to_owned();
             let trace = active.pending().run_trace();
             let checkpoint = active.pending().checkpoint.clone();
-            tracing::info!(task = %id, agent, "its stop waits for a worker");
+            tracing::info!(task = %id, agent, "cancel is deferred until a worker offers the agent");
             let stop = NewTask {
                 id: TaskId::new(),
                 principal: PRINCIPAL.to_owned(),

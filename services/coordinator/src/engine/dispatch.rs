@@ -203,9 +203,10 @@ impl State {
         loop {
             let Some(worker) = self.registry.workers.get_mut(&worker_id) else { return };
             if let Some(id) = worker.next_to_resume() {
-                match worker.go_on(id) {
-                    true => self.send_go_on(id, worker_id),
-                    false => self.send_answers(id, worker_id),
+                if worker.go_on(id) {
+                    self.send_go_on(id, worker_id)
+                } else {
+                    self.send_answers(id, worker_id)
                 }
                 continue;
             }

@@ -35,20 +35,19 @@ impl Registry {
         if let Some(agent) = self.agents.get(task.runner()) {
             agent.meters.retry(&retry, passes_on);
         }
-        let failure = match is_born_here(&failure) {
-            true => {
-                let here = task.retries + task.losses;
-                let spent = failure.retries_spent.saturating_add(here);
-                failure.with_retries_spent(spent)
-            }
-            false => failure,
+        let failure = if is_born_here(&failure) {
+            let here = task.retries + task.losses;
+            let spent = failure.retries_spent.saturating_add(here);
+            failure.with_retries_spent(spent)
+        } else {
+            failure
         };
         match retry {
             Ok(pause) => {
                 let pause = Millis::try_from(pause.as_micros().div_ceil(1000)).unwrap_or(0);
                 tracing::debug!(
                     task.id = %task.id, trace.id = %failure.trace_id, failure.id = %failure.id,
-                    attempt = task.attempt, pause, %failure, "tried again"
+                    attempt = task.attempt, pause, %failure, "attempt failed: task will be retried"
                 );
                 task.decide_retry(failure, Some(now + pause))
             }
@@ -84,9 +83,10 @@ impl Registry {
         let decided = retry::pause(failure, &rules, &situation);
         // Every retryable failure counts against the retry budget, also one that is not retried.
         let counts = matches!(decided, Ok(_) | Err(retry::No::Spent));
-        match counts && !agent.retry_budget.failed(&agent.policy.budget) {
-            true => decided.and(Err(retry::No::BudgetSpent)),
-            false => decided,
+        if counts && !agent.retry_budget.failed(&agent.policy.budget) {
+            decided.and(Err(retry::No::BudgetSpent))
+        } else {
+            decided
         }
     }
 
@@ -135,7 +135,7 @@ impl Registry {
                     tracing::warn!(
                         agent = name,
                         failover = other,
-                        "no skill in common: it will not stand in"
+                        "stand-in has no skill in common with the agent: no failover to it"
                     );
                 }
             }
@@ -165,9 +165,10 @@ impl State {
     /// The agent whose workers should run this task: its own, or a stand-in.
     pub(crate) fn target(&self, task: &Task) -> String {
         let runner = task.runner();
-        match task.passed_on || !self.serves(runner, task) {
-            true => self.registry.next_stand_in(task).unwrap_or(runner).to_owned(),
-            false => runner.to_owned(),
+        if task.passed_on || !self.serves(runner, task) {
+            self.registry.next_stand_in(task).unwrap_or(runner).to_owned()
+        } else {
+            runner.to_owned()
         }
     }
 
@@ -257,10 +258,10 @@ impl State {
         match said {
             HealthSignal::CannotServe => {
                 let failures = agent.breaker.failures();
-                tracing::warn!(agent = name, failures, "the circuit is open");
+                tracing::warn!(agent = name, failures, "circuit opened");
             }
             _ => {
-                tracing::info!(agent = name, "the circuit is closed");
+                tracing::info!(agent = name, "circuit closed");
                 self.serve_queue(name, now);
             }
         }

@@ -133,12 +133,12 @@ mod tests {
         let mut elsewhere = PeerLoad::new(vec![Presence::default()]);
         elsewhere.note_backlog(vec!["a".to_owned()]);
         elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
-        assert!(elsewhere.has_backlog("a"), "they may have said theirs before it waited");
+        assert!(elsewhere.has_backlog("a"), "heartbeat may be older than the backlog");
         elsewhere.clear_backlog("a");
         elsewhere.followed_by(PeerLoad::new(vec![Presence::default()]));
         assert!(!elsewhere.has_backlog("a"));
         elsewhere.note_backlog(vec!["a".to_owned()]);
         elsewhere.followed_by(PeerLoad::default());
-        assert!(!elsewhere.has_backlog("a"), "there is nobody left");
+        assert!(!elsewhere.has_backlog("a"), "no peer is left");
     }
 }

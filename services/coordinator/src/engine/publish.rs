@@ -146,7 +146,7 @@ impl State {
     pub(crate) fn tell(&mut self, id: WorkerId, message: ToWorker) {
         let told = self.registry.workers.get(&id).is_some_and(|w| w.tell(message));
         if !told && self.registry.workers.get(&id).is_some_and(Worker::is_attached) {
-            tracing::warn!(worker = %id, "the worker's stream is stuck and was cut");
+            tracing::warn!(worker = %id, "stream of the worker is full: the worker was detached");
             self.registry.detach(id);
         }
     }

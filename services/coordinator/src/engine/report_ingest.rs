@@ -39,7 +39,7 @@ impl State {
 
     fn report_run(&mut self, worker: WorkerId, id: TaskId, run: Vec<Report>, now: Millis) {
         let name = worker.to_string();
-        if !self.tasks.get(&id).is_some_and(|active| active.pending().worker == name) {
+        if self.tasks.get(&id).is_none_or(|active| active.pending().worker != name) {
             run.iter().for_each(|report| self.late(worker, id, Brief::of(report)));
             return;
         }
@@ -169,7 +169,7 @@ impl State {
             self.finish_on(worker, id);
         }
         if !report.acknowledges_stop {
-            tracing::info!(task.id = %id, attempt = ack.attempt, "a late report was dropped");
+            tracing::info!(task.id = %id, attempt = ack.attempt, "late report dropped");
             self.registry.meters.late.add(1);
             self.commit_write(Write::CountLate { id }, Vec::new());
         }
@@ -286,7 +286,7 @@ impl Transition<'_> {
                     let trace = self.task().run_trace().trace_id();
                     tracing::warn!(
                         task.id = %id, trace.id = trace, attempt, number, what,
-                        "a report makes no sense"
+                        "invalid report dropped"
                     );
                     self.fail(Failure::new(&reason::INVALID_AGENT_RESPONSE).because(what));
                     out.late.push(brief);

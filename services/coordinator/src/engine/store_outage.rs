@@ -253,15 +253,16 @@ pub(crate) fn with_key(failure: Failure) -> Failure {
     let is_unknown = failure.row() == &reason::STORE_UNAVAILABLE
         && failure.retryable == Some(false)
         && failure.task_id.is_empty();
-    match is_unknown {
-        true => failure
+    if is_unknown {
+        failure
             .because(
                 "the store does not answer, so it is unknown whether the call was carried out: \
                  repeat it with the same Idempotency-Key, nothing is done twice",
             )
             .with_retry_after(limits::STORE_RETRY_AFTER)
-            .with_repeat_by_key(),
-        false => failure,
+            .with_repeat_by_key()
+    } else {
+        failure
     }
 }
 

@@ -2,6 +2,8 @@
 //! cancel-on-disconnect and stop deadlines. One loop sleeps until the earliest timer. After a
 //! restart the timers are set again from the stored tasks.
 
+pub(crate) mod timers;
+
 use std::{sync::Arc, time::Duration};
 
 use faultline_chassis::limits;
@@ -125,14 +127,12 @@ impl State {
         if budget.limit().is_none() {
             return;
         }
-        match budget.is_running() {
-            true if self.timers.at(due).is_none() => {
-                // From here on by the monotonic clock.
-                let left = budget.left(now()).unwrap_or_default();
-                self.timers.set(due, Instant::now() + left);
-            }
-            true => {}
-            false => self.timers.clear(due),
+        if !budget.is_running() {
+            self.timers.clear(due);
+        } else if self.timers.at(due).is_none() {
+            // From here on by the monotonic clock.
+            let left = budget.left(now()).unwrap_or_default();
+            self.timers.set(due, Instant::now() + left);
         }
     }
 
@@ -161,7 +161,7 @@ impl State {
             let trace = active.pending().run_trace().trace_id();
             tracing::info!(
                 task.id = %id, trace.id = trace, question = key,
-                "nobody answered in time"
+                "question expired without an answer"
             );
             // No call caused this step, so it starts a trace of its own.
             let body = trace_segment::traced(
@@ -259,7 +259,7 @@ impl State {
             task.id = %id,
             attempt,
             worker = worker.name,
-            "an agent was told to stop and did not; it holds its slot until it does"
+            "cancelled attempt did not stop in time: it holds its slot until it stops"
         );
     }
 }

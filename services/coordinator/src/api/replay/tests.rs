@@ -101,7 +101,7 @@ async fn repeated_answer_is_applied_once() {
         assert_eq!((state_of(&task), task.history.len()), (TaskState::Completed, 3));
     }
     let again = task_of(bench.send(yes.clone(), &caller)).await;
-    assert_eq!(state_of(&again), TaskState::Completed, "though the task has ended");
+    assert_eq!(state_of(&again), TaskState::Completed, "replay returns the ended task");
     let failure = refusal_of(bench.send(yes, &principal("ann"))).await;
     assert_eq!(failure.reason, "UNSUPPORTED_OPERATION", "without the key it is a new message");
 }
@@ -160,7 +160,7 @@ async fn repeated_stream_shows_the_task_and_its_later_events() {
     let frame = frame_of(&mut third).await.unwrap().response.unwrap();
     let Some(stream_response::Payload::Task(task)) = frame.payload else { panic!("{frame:?}") };
     assert_eq!(state_of(&task), TaskState::Completed);
-    assert_eq!(frame_of(&mut third).await, None, "and that is all");
+    assert_eq!(frame_of(&mut third).await, None, "stream ends");
     assert_eq!(bench.count().await, 1);
 }
 

@@ -41,7 +41,7 @@ async fn put(bench: &Bench, agent: &str, hours: u64) {
 fn expired(bench: &Bench) -> u64 {
     let text = bench.core.config.metrics.text();
     let line = text.lines().find_map(|line| line.strip_prefix("faultline_tasks_expired_total "));
-    line.expect("it is counted").parse().expect("it is a number")
+    line.expect("metric is present").parse().expect("metric is a number")
 }
 
 async fn tasks_are_kept_for_their_retention(database: Option<&Database>) {

@@ -59,7 +59,7 @@ impl Pair {
         let assign = pair.here.root("a").await;
         pair.go_there(&assign).await;
         pair.there.ask(&assign).await;
-        assert!(pair.here.lives(&assign), "it thinks so");
+        assert!(pair.here.lives(&assign), "stale copy is in memory");
         (pair, assign)
     }
 }
@@ -106,7 +106,7 @@ async fn former_owner_stores_the_answer_to_a_remote_question() {
         let (mut pair, assign) = Pair::asking_there().await;
         let task = task_of(pair.here.send(at_once(answer(&assign)), &caller)).await;
         assert_eq!(task.status.unwrap().state(), TaskState::Working);
-        assert!(!pair.here.lives(&assign), "it has learnt whose it is");
+        assert!(!pair.here.lives(&assign), "stale copy is released");
         assert_eq!(pair.there.stored(&assign).await.answers.len(), 1);
         pair.there.core.refresh_task(id(&assign)).await.unwrap();
         let told = pair.there.told().await;
@@ -151,7 +151,7 @@ async fn task_acquired_after_a_stale_read_is_not_released() {
         pair.here.core.change(|state| state.reconcile(id(&assign), found, now()));
         pair.here.lives(&assign)
     };
-    assert!(reconcile(before), "it was not ours then, and is now");
+    assert!(reconcile(before), "task acquired later is kept");
     assert!(!reconcile(Instant::now() + SOON));
 }
 
@@ -229,7 +229,7 @@ async fn waiter_gets_no_state_older_than_its_wait() {
         state.wait_for_remote_task(&stored, waiter);
     });
     pair.here.core.flushed().await;
-    assert!(ended.try_recv().is_err(), "it asks no more, whatever is remembered");
+    assert!(ended.try_recv().is_err(), "question of the stale copy is answered already");
     pair.here.attach_again(&["a"], 100, vec![held(&assign)]);
     pair.here.core.refresh_task(id(&assign)).await.unwrap();
     pair.here.complete(&assign, 2);
@@ -249,7 +249,7 @@ async fn attempt_is_over_only_when_its_end_is_stored() {
     };
     pair.here.hold_writes().await;
     pair.here.core.change(|state| state.lose_worker(pair.here.worker, now()));
-    assert_eq!(believed(&pair.here).await, "UNAVAILABLE", "it may have gone elsewhere meanwhile");
+    assert_eq!(believed(&pair.here).await, "UNAVAILABLE", "attempt may run at another coordinator");
     assert_eq!(believed(&pair.there).await, "UNAVAILABLE");
     pair.here.write_on();
     pair.here.core.flushed().await;

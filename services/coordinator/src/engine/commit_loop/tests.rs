@@ -81,10 +81,9 @@ impl Store for Flaky {
         if inserts && self.is_beaten.swap(false, SeqCst) {
             let (done, written) = oneshot::channel();
             let beaten = |write: &Write| matches!(write, Write::Insert { .. });
-            let results = batch.iter().map(|write| match beaten(write) {
-                true => Err(WriteError::Conflict),
-                false => Ok(()),
-            });
+            let results = batch
+                .iter()
+                .map(|write| if beaten(write) { Err(WriteError::Conflict) } else { Ok(()) });
             let _ = done.send(results.collect());
             return written;
         }
@@ -140,9 +139,10 @@ impl Store for Flaky {
     }
 
     fn recover(&self) -> Reading<'_, Vec<crate::task::Task>> {
-        match self.is_full.load(SeqCst) {
-            true => Box::pin(async { Err(ReadError::Unavailable("still full".to_owned())) }),
-            false => self.inner.recover(),
+        if self.is_full.load(SeqCst) {
+            Box::pin(async { Err(ReadError::Unavailable("still full".to_owned())) })
+        } else {
+            self.inner.recover()
         }
     }
 
@@ -235,7 +235,7 @@ async fn ended(ends: End) -> (StartError, Answer) {
     let listener = Listener::bind(([127, 0, 0, 1], 0).into(), None).await.unwrap();
     let (hosts, credentials) = (Hosts::any(), any_credentials());
     let service = Service { listener, hosts, credentials, core: Arc::clone(core) };
-    let ended = timeout(SOON, service.run(Drain::new())).await.expect("it does not go on");
+    let ended = timeout(SOON, service.run(Drain::new())).await.expect("coordinator ends");
     (ended.unwrap_err(), answer)
 }
 
@@ -322,7 +322,7 @@ async fn send_that_could_not_be_stored_is_refused_and_never_assigned() {
     assert_eq!(next(&mut messages).await, None, "the stream ends, and nothing was assigned");
     let failure = bench.send().await.unwrap().unwrap_err();
     let told = (failure.reason.as_str(), failure.retryable);
-    assert_eq!(told, ("STORE_UNAVAILABLE", None), "nobody is let in meanwhile");
+    assert_eq!(told, ("STORE_UNAVAILABLE", None), "no call is accepted during the recovery");
     bench.is_full.store(false, SeqCst);
     let (mut messages, _) = bench.attach(Vec::new()).await;
     let answer = bench.send();
@@ -345,7 +345,7 @@ async fn result_that_could_not_be_stored_is_accepted_when_resent() {
     let Some(Payload::Task(task)) = sent.payload else { panic!("a task") };
     let told = (task.id.as_str(), task.status.unwrap().state());
     assert_eq!(told, (&*assign.task_id, TaskState::Working), "the caller is not told of an end");
-    assert_eq!(next(&mut messages).await, None, "and the worker gets no acknowledgement");
+    assert_eq!(next(&mut messages).await, None, "worker gets no acknowledgement");
     bench.is_full.store(false, SeqCst);
     let held = Held { task_id: assign.task_id.clone(), attempt: assign.attempt, waits: false };
     let (mut messages, welcome) = bench.attach(vec![held]).await;
@@ -399,10 +399,10 @@ async fn conflicting_write_fails_alone_in_its_batch() {
     assert_eq!(task.status.unwrap().state(), TaskState::Completed, "others are not disturbed");
     match next(&mut messages).await {
         Some(to_worker::Body::Acks(_)) => {}
-        other => panic!("what lost was never assigned: {other:?}"),
+        other => panic!("refused task was assigned: {other:?}"),
     }
     let used = bench.core.lock().registry.workers[&bench.worker].used();
-    assert_eq!(used, 0, "and holds no slot");
+    assert_eq!(used, 0, "refused task holds no slot");
 }
 
 #[tokio::test]

@@ -95,7 +95,7 @@ async fn failed_attempt_is_retried_after_its_pause_and_counted() {
         assert_eq!(bench.state(&assign.task_id).await, TaskState::Working);
         bench.pass(0);
         bench.core.flushed().await;
-        assert!(bench.is_idle(), "not before its time");
+        assert!(bench.is_idle(), "no retry before the end of the pause");
         bench.pass(60);
         assign = bench.assigned().await;
         assert_eq!(assign.attempt, retry + 1);
@@ -129,9 +129,9 @@ async fn delegated_task_is_retried_once_and_its_caller_is_not() {
     bench.report(&parent, 1, failed(passed_on));
     assert_eq!(bench.state(&parent.task_id).await, TaskState::Failed);
     let failure = bench.inspect(&parent.task_id).await.failure.unwrap();
-    assert_eq!((failure.retries_spent, failure.hop), (1, 1), "what the inner hop spent");
+    assert_eq!((failure.retries_spent, failure.hop), (1, 1), "retries of the inner hop");
     assert_eq!(bench.health("b").consecutive_failures, 1);
-    assert_eq!(bench.health("a").consecutive_failures, 0, "it only passed it on");
+    assert_eq!(bench.health("a").consecutive_failures, 0, "a passed-on failure does not count");
 }
 
 #[tokio::test]
@@ -222,7 +222,11 @@ async fn retry_prefers_another_worker() {
     let core = &bench.core;
     core.change(|state| state.attach(other, hello, outbox, core.welcome(), now()));
     let turn = || bench.core.change(|state| state.registry.choose("a", None, None));
-    assert_eq!([turn(), turn()], [Some(bench.worker), Some(other)], "so the next is not other's");
+    assert_eq!(
+        [turn(), turn()],
+        [Some(bench.worker), Some(other)],
+        "rotation puts this worker next"
+    );
     bench.report(&assign, 1, away());
     bench.pass(60);
     bench.core.flushed().await;
@@ -284,9 +288,10 @@ async fn half_open_circuit_lets_one_probe_through_and_follows_its_outcome() {
         let probe = bench.root("a").await;
         let refused = refusal_of(bench.send(request("a", "hi"), &principal("ann"))).await;
         assert_eq!(refused.reason, "CIRCUIT_OPEN", "only one");
-        match succeeds {
-            true => bench.complete(&probe, 1),
-            false => bench.report(&probe, 1, away()),
+        if succeeds {
+            bench.complete(&probe, 1)
+        } else {
+            bench.report(&probe, 1, away())
         }
         assert_eq!(bench.health("a").circuit(), circuit);
     }
@@ -314,12 +319,12 @@ async fn successful_probe_from_the_queue_closes_the_circuit_for_the_rest() {
     bench.set_slots(4);
     bench.serve_queues();
     bench.core.flushed().await;
-    assert!(bench.is_idle(), "while it is open nobody goes");
+    assert!(bench.is_idle(), "open circuit lets no task through");
     tokio::time::sleep(Duration::from_millis(60)).await;
     bench.serve_queues();
     let probe = bench.assigned().await;
     bench.core.flushed().await;
-    assert!(bench.is_idle(), "one goes to see");
+    assert!(bench.is_idle(), "one probe is let through");
     bench.complete(&probe, 1);
     bench.assigned().await;
     bench.assigned().await;
@@ -408,7 +413,7 @@ async fn stand_in_starts_over_and_is_named() {
     assert_eq!(child.key, "b/1", "a's children are not its own");
     bench.report(&second, 1, away());
     let third = bench.assigned().await;
-    assert_eq!(third.agent, "c", "nobody is asked twice");
+    assert_eq!(third.agent, "c", "no agent gets the task twice");
     bench.report(&third, 1, away());
     assert_eq!(bench.state(&first.task_id).await, TaskState::Failed);
     let seen = bench.inspect(&first.task_id).await;
@@ -424,7 +429,7 @@ async fn stand_in_serves_an_open_circuit_without_an_error_to_the_caller() {
     bench.report(&first, 1, away());
     let second = bench.assigned().await;
     bench.complete(&second, 1);
-    assert!(bench.health("a").healthy, "that b took over is not yet an end");
+    assert!(bench.health("a").healthy, "failover to b does not count as an end");
     // A failure that nobody can take over opens it.
     for name in ["b", "c"] {
         bench.core.change(|state| {
@@ -434,7 +439,7 @@ async fn stand_in_serves_an_open_circuit_without_an_error_to_the_caller() {
     bench.fail_whole("a", &reason::UNAVAILABLE).await;
     assert!(!bench.health("a").healthy);
     let refused = refusal_of(bench.send(request("a", "hi"), &principal("ann"))).await;
-    assert_eq!(refused.reason, "CIRCUIT_OPEN", "nobody is there to stand in");
+    assert_eq!(refused.reason, "CIRCUIT_OPEN", "no stand-in is left");
     bench.core.change(|state| state.note("c", TaskId::new(), HealthSignal::Serves, now()));
     let answer = bench.send(request("a", "hi"), &principal("ann"));
     let assign = bench.assigned().await;

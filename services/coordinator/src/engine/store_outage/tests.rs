@@ -24,7 +24,7 @@ async fn waiting_send_gets_its_stored_task_and_never_an_unconfirmed_end() {
         let task = task_of(answer).await;
         let state = task.status.as_ref().unwrap().state();
         assert_eq!((task.id, state), (assign.task_id, TaskState::Working));
-        assert!(task.artifacts.is_empty(), "what is not confirmed is not shown");
+        assert!(task.artifacts.is_empty(), "unconfirmed artifacts are not shown");
     }
 }
 
@@ -77,7 +77,7 @@ async fn unstored_stream_fails_with_an_unknown_outcome() {
     }
     bench.core.answer_without_store(&mut []);
     for (stream, has_key) in streams {
-        let failure = Failure::from(stream.await.unwrap().expect("it is not stored"));
+        let failure = Failure::from(stream.await.unwrap().expect("send is not stored"));
         assert_eq!(failure.row(), &reason::STORE_UNAVAILABLE);
         assert_eq!(failure.retryable, Some(has_key), "{failure}");
         assert!(failure.public_message.contains("it is unknown whether"), "{failure}");

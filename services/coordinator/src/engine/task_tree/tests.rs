@@ -82,7 +82,10 @@ async fn only_the_current_attempt_of_a_live_task_may_call() {
     assert_eq!(second.attempt, 2);
     refused(&bench, &parent);
     let late = refusal_of(bench.send(at_once(request("b", "late")), &before)).await;
-    assert_eq!(late.reason, "PERMISSION_DENIED", "believed once, and over when it came to it");
+    assert_eq!(
+        late.reason, "PERMISSION_DENIED",
+        "attempt ended between authentication and delegation"
+    );
     bench.calling(&second, "k");
     bench.complete(&second, 1);
     refused(&bench, &second);
@@ -137,7 +140,7 @@ async fn same_key_finds_the_same_child_after_a_restart_and_after_its_end() {
     assert_eq!((&ended.id, ended.status.unwrap().state()), (&first.task_id, TaskState::Completed));
     let mut stream = soon(bench.core.stream(request("b", "x"), &caller)).await.unwrap();
     assert!(frame_of(&mut stream).await.is_some(), "its snapshot");
-    assert_eq!(frame_of(&mut stream).await, None, "and no more");
+    assert_eq!(frame_of(&mut stream).await, None, "stream ends");
     assert_eq!(bench.count().await, 3);
 }
 
@@ -195,7 +198,11 @@ async fn parent_answers_the_question_of_its_child() {
     let Some(Kind::StructValue(asked)) = &asked.fields["faultline.dev/interrupt"].kind else {
         panic!("a record")
     };
-    assert_eq!(asked.fields["agent"].kind, Some(Kind::StringValue("c".into())), "who asked first");
+    assert_eq!(
+        asked.fields["agent"].kind,
+        Some(Kind::StringValue("c".into())),
+        "agent that asked first"
+    );
 }
 
 #[tokio::test]
@@ -381,7 +388,7 @@ async fn detached_children_still_count_after_the_end_of_their_parent() {
     assert_eq!(below(&bench, &other.task_id), 4);
     bench.complete(&middle, 1);
     assert_eq!(state(&bench, &middle.task_id).await, TaskState::Completed);
-    assert_eq!(below(&bench, &root.task_id), 3, "as if nobody stood between them");
+    assert_eq!(below(&bench, &root.task_id), 3, "descendants still count at the root");
     bench.complete(&root, 1);
     assert_eq!(state(&bench, &root.task_id).await, TaskState::Completed);
     assert_eq!(below(&bench, &other.task_id), 3, "there is still one count for all");
@@ -416,7 +423,7 @@ async fn number_of_live_descendants_is_bounded() {
     }
     bench.complete(&middle, 1);
     let left = bench.core.lock().task_tree.below_root(parent.task_id.parse().unwrap());
-    assert_eq!(left, limits::DESCENDANTS_MAX / 2 - 1, "it took its own with it");
+    assert_eq!(left, limits::DESCENDANTS_MAX / 2 - 1, "its descendants ended with it");
     let more = at_once(request("c", "x"));
     task_of(bench.send(more, &bench.calling(&parent, "x"))).await;
 }

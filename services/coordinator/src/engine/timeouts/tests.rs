@@ -212,7 +212,11 @@ async fn child_gets_the_rest_of_the_parent_budget_less_a_reserve() {
     assert!(limit_of(&timed, &grandchild).await.unwrap() <= limit - ms(500));
     let detached = timed.calling_detached(&parent, "d");
     let detached = timed.bench.child_of(&detached, "b").await;
-    assert_eq!(limit_of(&timed, &detached).await, None, "it need not be in time for its parent");
+    assert_eq!(
+        limit_of(&timed, &detached).await,
+        None,
+        "detached child has no bound from its parent"
+    );
 }
 
 #[tokio::test]

@@ -71,9 +71,10 @@ impl FairQueue {
                     break;
                 }
             }
-            match line.is_empty() {
-                true => drop(self.lines.remove(&principal)),
-                false => self.turns.push_back(principal),
+            if line.is_empty() {
+                drop(self.lines.remove(&principal))
+            } else {
+                self.turns.push_back(principal)
             }
             if let Some(task) = next {
                 self.waiting.remove(&task);

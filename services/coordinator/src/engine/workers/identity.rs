@@ -52,9 +52,10 @@ impl State {
     /// Checks the binding against memory.
     pub(crate) fn check_bound(&self, id: WorkerId, identity: &Identity) -> Result<(), Failure> {
         let bound = self.registry.workers.get(&id).and_then(|worker| worker.binding);
-        match bound.is_none_or(|bound| bound == identity.binding()) {
-            true => Ok(()),
-            false => Err(taken(id, identity)),
+        if bound.is_none_or(|bound| bound == identity.binding()) {
+            Ok(())
+        } else {
+            Err(taken(id, identity))
         }
     }
 

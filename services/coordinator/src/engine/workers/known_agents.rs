@@ -180,9 +180,10 @@ impl State {
             );
             return Err(Error::AgentInUse { agent: agent(), what });
         }
-        match self.tasks.values().any(|active| active.pending().agent == name) {
-            true => Err(has_tasks(agent())),
-            false => Ok(()),
+        if self.tasks.values().any(|active| active.pending().agent == name) {
+            Err(has_tasks(agent()))
+        } else {
+            Ok(())
         }
     }
 
@@ -207,13 +208,11 @@ impl State {
     /// again.
     fn drop_agent(&mut self, name: &str) {
         let Some(agent) = self.registry.agents.get(name) else { return };
-        match agent.workers.is_empty() {
-            true => drop(self.registry.agents.remove(name)),
-            false => {
-                let write =
-                    Write::Offer { offer: Box::new(agent.offer.clone()), at: agent.changed };
-                self.commit_write(write, Vec::new());
-            }
+        if agent.workers.is_empty() {
+            drop(self.registry.agents.remove(name))
+        } else {
+            let write = Write::Offer { offer: Box::new(agent.offer.clone()), at: agent.changed };
+            self.commit_write(write, Vec::new());
         }
     }
 

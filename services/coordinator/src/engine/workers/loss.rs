@@ -13,10 +13,7 @@ use faultline_proto::{
 use crate::{
     Config,
     engine::{
-        active_task::ActiveTask,
-        core::State,
-        deferred_cancel::is_stop,
-        workers::registry::{Presence, Worker},
+        active_task::ActiveTask, core::State, deferred_cancel::is_stop, workers::registry::Presence,
     },
     task::{Millis, Task, is_waiting},
 };
@@ -39,11 +36,10 @@ impl State {
         let losses_max = agent.map_or(1, |agent| agent.policy.losses_max);
         let waited = is_waiting(active.pending().state);
         let enough = !waited && active.pending().losses + 1 >= losses_max;
-        let bodies = match enough && self.registry.next_stand_in(active.pending()).is_some() {
-            true => {
-                Ok(active.pending().decide_retry(worker_lost(active.pending(), losses_max), None))
-            }
-            false => active.pending().decide_lose(losses_max, |task| worker_lost(task, losses_max)),
+        let bodies = if enough && self.registry.next_stand_in(active.pending()).is_some() {
+            Ok(active.pending().decide_retry(worker_lost(active.pending(), losses_max), None))
+        } else {
+            active.pending().decide_lose(losses_max, |task| worker_lost(task, losses_max))
         };
         let Ok(bodies) = bodies else { return };
         if bodies.iter().any(|body| matches!(body, event::Body::Ended(_))) {
@@ -56,7 +52,7 @@ impl State {
             let over = task.is_final();
             tracing::warn!(
                 task.id = %id, trace.id = trace, attempt = task.attempt, losses = task.losses, over,
-                "a worker was lost with this task"
+                "worker of the task was lost"
             );
             (over, task.needs_worker())
         });
@@ -86,43 +82,6 @@ impl State {
         if needs_worker == Some(true) {
             self.place(id, now);
         }
-    }
-
-    /// Loads a task from the store: it waits for its worker, for a slot or for an answer.
-    pub(crate) fn load(&mut self, task: Task, now: Millis) {
-        let (id, agent, runner) = (task.id, task.agent.clone(), task.runner().to_owned());
-        if self.tasks.contains(&id) || task.is_final() {
-            return;
-        }
-        let (waiting, attempt) = (is_waiting(task.state), task.attempt);
-        let retry_at = task.retry_at;
-        let needs_worker = task.needs_worker();
-        let worker = task.worker.parse::<WorkerId>().ok();
-        let meters = self.meters_of(&agent);
-        self.tasks.insert(id, ActiveTask::new(task, meters));
-        self.set_timers(id);
-        if waiting {
-            self.count_waiting(&agent, 1);
-        }
-        match worker {
-            Some(worker) => {
-                let worker =
-                    self.registry.workers.entry(worker).or_insert_with(|| Worker::from_store(now));
-                worker.start(id, &runner, attempt, !waiting);
-            }
-            None if needs_worker && retry_at.is_some() => self.place_after_pause(id, now),
-            None if needs_worker => {
-                let target = self.tasks.get(&id).map(|active| self.target(active.pending()));
-                self.enqueue(id, &target.unwrap_or(runner));
-            }
-            None => {}
-        }
-        self.take_remote_watch(id);
-    }
-
-    /// Whether the store was read so recently that workers may still reattach.
-    pub(crate) fn in_startup_grace(&self) -> bool {
-        self.since.elapsed() < self.registry.reattach_grace()
     }
 
     /// Workers whose stream has been broken for longer than the grace period.

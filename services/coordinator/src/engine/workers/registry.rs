@@ -269,10 +269,7 @@ impl Worker {
 
     /// The next task to continue, if a slot is free.
     pub(crate) fn next_to_resume(&mut self) -> Option<TaskId> {
-        match self.is_attached() && self.used < self.slots {
-            true => self.resuming.pop_front(),
-            false => None,
-        }
+        if self.is_attached() && self.used < self.slots { self.resuming.pop_front() } else { None }
     }
 
     pub(crate) fn computes(&self, task: TaskId) -> bool {
@@ -434,10 +431,11 @@ impl Registry {
         for _ in 0..agent.workers.len() {
             agent.workers.rotate_left(1);
             let id = *agent.workers.back()?;
-            match workers.get(&id).is_some_and(Worker::has_room) {
-                true if avoid == Some(id) => last_resort = avoid,
-                true => return Some(id),
-                false => {}
+            if workers.get(&id).is_some_and(Worker::has_room) {
+                if avoid != Some(id) {
+                    return Some(id);
+                }
+                last_resort = avoid;
             }
         }
         last_resort

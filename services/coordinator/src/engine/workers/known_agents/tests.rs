@@ -67,14 +67,14 @@ async fn unoffered_agents_are_forgotten_in_memory_and_in_the_store() {
     assert_eq!(bench.known_agents(), ["busy", "new", "offered"]);
     assert_eq!(bench.stored_agents().await, bench.known_agents());
     let offered = bench.core.store.agents(Some("offered".into())).await.unwrap();
-    assert!(offered[0].offered > 1, "it is written down that it is offered");
+    assert!(offered[0].offered > 1, "store records the offer");
     bench.attach_again(&["offered"], 1, vec![]);
     bench.cancel(&assign.task_id).await;
     bench.core.flushed().await;
     bench.core.forget_agents().await;
     assert_eq!(bench.known_agents(), ["new", "offered"], "its last task has ended");
     let bench = bench.restart(vec![offer("gone")]).await;
-    assert_eq!(bench.known_agents(), ["gone", "new", "offered"], "who comes back is known again");
+    assert_eq!(bench.known_agents(), ["gone", "new", "offered"], "reattached agent is known again");
 }
 
 #[tokio::test]
@@ -127,11 +127,7 @@ async fn coordinators_that_share_a_store_forget_an_agent_together() {
     let cluster = here.core.store.cluster().unwrap();
     here.core.compare(cluster).await;
     here.core.flushed().await;
-    assert_eq!(
-        here.stored_agents().await,
-        ["a", "b"],
-        "it is offered, so it is written down again"
-    );
+    assert_eq!(here.stored_agents().await, ["a", "b"], "offered agent is stored again");
     there.core.compare(there.core.store.cluster().unwrap()).await;
     assert_eq!(there.known_agents(), ["a", "b"]);
     here.detach_worker();

@@ -73,7 +73,7 @@ async fn slot_of_an_attempt_is_moved_only_by_its_worker() {
     slot(&bench, &Assign { attempt: 2, ..parent.clone() }, true);
     assert_eq!(used(&bench), 1);
     slot(&bench, &parent, false);
-    assert_eq!(told_go_on(&mut bench).await, parent.task_id, "it holds it already");
+    assert_eq!(told_go_on(&mut bench).await, parent.task_id, "attempt holds its slot already");
     slot(&bench, &parent, true);
     slot(&bench, &parent, true);
     assert_eq!(used(&bench), 0);
@@ -93,7 +93,7 @@ async fn answer_takes_no_slot_while_children_are_awaited() {
     bench.report(&parent, 1, report::Body::Ask(Interrupt::default()));
     let answer = at_once(answering(request("a", "42"), &parent.task_id));
     task_of(bench.send(answer, &principal("ann"))).await;
-    assert!(matches!(bench.told().await, to_worker::Body::Answer(_)), "though no slot is free");
+    assert!(matches!(bench.told().await, to_worker::Body::Answer(_)), "answer needs no free slot");
     bench.report(&parent, 2, report::Body::Ask(Interrupt::default()));
     bench.report(&parent, 3, report::Body::Started(v1::Started {}));
     assert_eq!(used(&bench), 1, "a question taken back does not end the waiting either");
@@ -114,7 +114,7 @@ async fn reattached_worker_reports_its_released_slots() {
     bench.complete(&below, 1);
     assert_eq!(told_go_on(&mut bench).await, parent.task_id);
     bench.attach_again(&AGENTS, 1, vec![held(&parent, true)]);
-    assert_eq!(used(&bench), 0, "the word to go on may be lost with the stream");
+    assert_eq!(used(&bench), 0, "slot grant may be lost with the stream");
     bench.attach_again(&AGENTS, 1, vec![held(&parent, false)]);
     assert_eq!(used(&bench), 1);
 }
