@@ -74,7 +74,10 @@ impl Core {
         let stored = match self.store.task(id, Scope::default()).await {
             // A corrupt task stays corrupt however often it is read.
             Err(damaged @ ReadError::Damaged { .. }) => {
-                tracing::error!(error = %damaged, "task is corrupt in the store: dropped from memory");
+                tracing::error!(
+                    error = %damaged,
+                    "task is corrupt in the store: dropped from memory"
+                );
                 None
             }
             stored => stored?,

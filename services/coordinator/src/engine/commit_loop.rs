@@ -87,7 +87,7 @@ impl Core {
         let failure = CallError::Conflict;
         answer_all(refused.effects, Vec::new(), &failure);
         let Some((id, first, _)) = refused.task else { return };
-        tracing::warn!(task.id = %id, "write conflict with another coordinator: the step was rolled back");
+        tracing::warn!(task.id = %id, "write conflict: the step was rolled back");
         let found = loop {
             match self.find(id, first.saturating_sub(1)).await {
                 Ok(found) => break found,

@@ -1,5 +1,5 @@
-//! The in-memory state of a coordinator: active tasks, workers, waiting calls, timers and the commit
-//! queue. All of it changes under one lock.
+//! The in-memory state of a coordinator: active tasks, workers, waiting calls, timers and the
+//! commit queue. All of it changes under one lock.
 
 use std::{
     collections::{HashMap, HashSet},
