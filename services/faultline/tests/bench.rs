@@ -1,12 +1,12 @@
-//! Sections of `faultline bench` at a size that proves only that they run: every request is
-//! answered, every figure is there, and nothing is left behind.
+//! Sections of `faultline bench` at a small size, to prove that they run: every request is answered
+//! and every figure is reported.
 
 use std::{env, fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The server that `tests/run` has started.
+/// The PostgreSQL server that `tests/run` has started.
 fn server() -> String {
     env::var("FAULTLINE_TEST_POSTGRES").unwrap_or_else(|_| {
         panic!(
@@ -16,14 +16,14 @@ fn server() -> String {
     })
 }
 
-/// What `faultline bench ARGS --json` prints, if nothing failed.
+/// The JSON of `faultline bench ARGS --json`, which must succeed.
 fn bench(args: &[&str]) -> Value {
     let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
     let output = command.arg("bench").args(args).arg("--json").output().expect("the binary runs");
     let said = String::from_utf8_lossy(&output.stderr);
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{printed}");
-    serde_json::from_str(&printed).expect("it prints JSON")
+    serde_json::from_str(&printed).expect("the output is JSON")
 }
 
 fn all_served(figures: &Value) {
@@ -73,7 +73,7 @@ fn comparison_fails_for_a_slow_mean_a_slow_row_and_more_cpu() {
 }
 
 #[test]
-fn a_cluster_is_measured_on_both_stores_and_with_more_workers() {
+fn cluster_is_measured_on_both_stores_and_with_more_workers() {
     let server = server();
     let args = ["--coordinators", "1,2", "--workers", "1,2", "--concurrency", "4"];
     let args = [&["cluster", "--postgres", &server, "--seconds", "0.4"], &args[..]].concat();
@@ -106,7 +106,7 @@ fn idle_workers_are_attached_on_both_stores() {
 }
 
 #[test]
-fn a_past_is_stored_and_asked_for_on_both_stores() {
+fn seeded_tasks_are_measured_on_both_stores() {
     let args = ["stored", "--tasks", "1000,3000", "--seconds", "0.4", "--postgres", &server()];
     let seen = bench(&args);
     let points = seen["points"].as_array().expect("points");

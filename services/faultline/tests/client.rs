@@ -1,4 +1,4 @@
-//! The client and the mesh, on each binding: the same words in, the same outcome out.
+//! The client against a mesh: every operation has the same outcome on each binding.
 
 use std::{fs, path::PathBuf};
 
@@ -31,7 +31,7 @@ impl Setup {
         Self { mesh, _data: data }
     }
 
-    /// The same agent once on each binding.
+    /// Clients of this agent, one for each binding.
     fn each(&self, agent: &str) -> impl Iterator<Item = (Binding, Client)> {
         let clients = Binding::ALL.map(|binding| {
             let client = Client::builder(&self.mesh.url()).binding(binding).direct();
@@ -42,11 +42,11 @@ impl Setup {
 }
 
 fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> Failure {
-    Failure::from(result.expect_err("it is refused"))
+    Failure::from(result.expect_err("the call fails"))
 }
 
 #[tokio::test]
-async fn an_agent_is_found_by_its_card_and_runs() {
+async fn agent_is_discovered_by_its_card() {
     let Setup { mesh, .. } = &Setup::start().await;
     for url in [format!("{}/agents/echo", mesh.url()), mesh.url()] {
         for binding in [Binding::JsonRpc, Binding::HttpJson] {
@@ -60,7 +60,7 @@ async fn an_agent_is_found_by_its_card_and_runs() {
 }
 
 #[tokio::test]
-async fn every_way_a_task_can_go_is_the_same_on_each_binding() {
+async fn every_outcome_of_a_task_is_the_same_on_each_binding() {
     let setup = Setup::start().await;
     for (binding, client) in setup.each("script") {
         let made = client.run("say busy; chunk one; chunk two").await.unwrap();
@@ -90,7 +90,7 @@ async fn every_way_a_task_can_go_is_the_same_on_each_binding() {
 }
 
 #[tokio::test]
-async fn whoever_follows_is_asked_and_the_same_task_goes_on_with_the_answer() {
+async fn follower_answers_questions_and_the_same_task_continues() {
     let setup = Setup::start().await;
     for (binding, client) in setup.each("script") {
         let script =
@@ -117,7 +117,7 @@ async fn whoever_follows_is_asked_and_the_same_task_goes_on_with_the_answer() {
             follow.answer(text(reply)).await.unwrap();
         }
         assert_eq!(asked, ["Which city?", "When?"], "{binding}");
-        assert_eq!(shown, "to Paris, today", "{binding}: each is told once");
+        assert_eq!(shown, "to Paris, today", "{binding}: each chunk arrives once");
         ids.dedup();
         assert_eq!(ids.len(), 1, "{binding}: one task");
         let task = client.task(&ids[0]).await.unwrap();
@@ -127,7 +127,7 @@ async fn whoever_follows_is_asked_and_the_same_task_goes_on_with_the_answer() {
 }
 
 #[tokio::test]
-async fn every_operation_answers_the_same_on_each_binding() {
+async fn every_operation_returns_the_same_on_each_binding() {
     let setup = Setup::start().await;
     for (binding, client) in setup.each("echo") {
         let Answer::Task(sent) = client.send("hello").await.unwrap() else { panic!("{binding}") };
@@ -156,7 +156,7 @@ async fn every_operation_answers_the_same_on_each_binding() {
 }
 
 #[tokio::test]
-async fn webhooks_are_kept_on_each_binding() {
+async fn webhooks_are_configured_on_each_binding() {
     let setup = Setup::start().await;
     for (binding, client) in setup.each("script") {
         let sent = client.send(text("ask why").return_immediately()).await.unwrap();
@@ -192,7 +192,7 @@ async fn webhooks_are_kept_on_each_binding() {
 }
 
 #[tokio::test]
-async fn a_send_with_a_key_is_done_once_on_each_binding() {
+async fn idempotency_key_starts_one_task_on_each_binding() {
     let setup = Setup::start().await;
     for (binding, client) in setup.each("echo") {
         let draft = text("once").idempotent();
@@ -202,7 +202,7 @@ async fn a_send_with_a_key_is_done_once_on_each_binding() {
     }
 }
 
-/// A certificate for this machine in `data`, and the CA that issued it.
+/// Writes a certificate for this machine to `data`; its files and that of its CA.
 fn certificate(data: &TempDir) -> (Files, PathBuf) {
     let mut params = CertificateParams::new([]).expect("no names are good names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -222,7 +222,7 @@ fn certificate(data: &TempDir) -> (Files, PathBuf) {
 }
 
 #[tokio::test]
-async fn a_mesh_with_a_certificate_is_called_by_those_who_trust_it_on_each_binding() {
+async fn clients_that_trust_the_certificate_connect_on_each_binding() {
     let data = TempDir::new().unwrap();
     let (files, ca) = certificate(&data);
     let mut config = Config::local(data.path()).on_free_ports();

@@ -1,4 +1,4 @@
-//! `faultline explain TASK` as people run it: the binary, against a mesh whose agents call agents.
+//! `faultline explain TASK`: the binary against a mesh with five levels of delegation.
 
 use std::{
     process::{Command, Stdio},
@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-/// Each gives what it is told to the next; the last does it.
+/// Each agent delegates its text to the next; the last one executes it.
 const LINE: [&str; 5] = ["front", "plan", "search", "pay", "bank"];
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -68,7 +68,7 @@ impl Setup {
         }
     }
 
-    /// What the binary prints on stdout.
+    /// The stdout of `faultline explain`.
     async fn explain(&self, args: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
         command.arg("explain").args(args).args(["--gateway", &self.mesh.url()]);
@@ -79,22 +79,22 @@ impl Setup {
         String::from_utf8(ran.stdout).expect("output is text")
     }
 
-    /// What it prints once it says this.
+    /// The stdout of `faultline explain`, once it contains this text.
     async fn explained(&self, id: &str, what: &str) -> String {
         let end = Instant::now() + PATIENCE;
         loop {
-            let told = self.explain(&[id]).await;
-            if told.contains(what) {
-                return told;
+            let output = self.explain(&[id]).await;
+            if output.contains(what) {
+                return output;
             }
-            assert!(Instant::now() < end, "never '{what}': {told}");
+            assert!(Instant::now() < end, "never '{what}': {output}");
             sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// Without what no two runs have in common: ids, times, how long it took.
-fn lasting(told: &str) -> String {
+/// Masks ids, times and durations, which differ from run to run.
+fn masked(output: &str) -> String {
     let is_id = |word: &str| word.len() == 36 && word.matches('-').count() == 4;
     let is_trace = |word: &str| word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit());
     let is_link = |word: &str| word.strip_prefix("https://traces.example/").is_some_and(is_trace);
@@ -115,16 +115,16 @@ fn lasting(told: &str) -> String {
         });
         format!("{}{}\n", &line[..indent], words.collect::<Vec<_>>().join(" "))
     };
-    told.lines().map(line).collect()
+    output.lines().map(line).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fault_five_hops_down_is_told_from_its_origin() {
+async fn failure_five_hops_down_is_explained_from_its_origin() {
     let setup = Setup::start().await;
     let task = setup.send("fail").await;
-    let told = setup.explain(&[&task.id]).await;
+    let output = setup.explain(&[&task.id]).await;
     assert_eq!(
-        lasting(&told),
+        masked(&output),
         "\
 ✗ bank failed: RATE_LIMITED (gRPC RESOURCE_EXHAUSTED, not retryable)
   slow down
@@ -148,9 +148,9 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
   link LINK
   more faultline explain RATE_LIMITED
 ",
-        "{told}"
+        "{output}"
     );
-    assert!(told.contains(&task.id), "{told}");
+    assert!(output.contains(&task.id), "{output}");
 
     let whole: Value = serde_json::from_str(&setup.explain(&[&task.id, "--json"]).await).unwrap();
     assert_eq!(whole["task"]["id"], *task.id);
@@ -166,35 +166,38 @@ async fn a_fault_five_hops_down_is_told_from_its_origin() {
     let echoed = &whole["children"][0]["inspect"]["children"][0]["inspect"];
     assert_eq!((&echoed["agent"], &echoed["children"]), (&"echo".into(), &Value::Null), "{echoed}");
 
-    // Where it broke it is one task, and says who called.
+    // The origin has no subtasks; its history names the parent.
     let bank = at["task"]["id"].as_str().expect("it has an id");
-    let told = setup.explain(&[bank]).await;
+    let output = setup.explain(&[bank]).await;
     let pay = &at["parent"]["taskId"];
     let from = format!("from     task {}", pay.as_str().expect("it has a parent"));
-    assert!(told.contains(&from), "{told}");
+    assert!(output.contains(&from), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_is_not_over_says_where_it_is() {
+async fn live_task_shows_its_active_subtasks() {
     let setup = Setup::start().await;
     let asking = setup.send("ask").await;
-    let told = setup.explained(&asking.id, "waits for an answer").await;
-    assert!(told.contains("  bank asks \"Which card?\", for "), "{told}");
-    assert!(told.contains(&format!("faultline answer {} TEXT", asking.id)), "{told}");
+    let output = setup.explained(&asking.id, "waits for an answer").await;
+    assert!(output.contains("  bank asks \"Which card?\", for "), "{output}");
+    assert!(output.contains(&format!("faultline answer {} TEXT", asking.id)), "{output}");
     let waiting = setup.send("wait").await;
-    let told = setup.explained(&waiting.id, "  bank computes on worker w-5, attempt 1").await;
-    assert!(told.starts_with(&format!("● task {} is under way\n", waiting.id)), "{told}");
-    assert!(told.contains("           └─ bank  working "), "{told}");
+    let output = setup.explained(&waiting.id, "  bank computes on worker w-5, attempt 1").await;
+    assert!(output.starts_with(&format!("● task {} is under way\n", waiting.id)), "{output}");
+    assert!(output.contains("           └─ bank  working "), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_tree_is_shown_with_all_its_levels() {
+async fn cancelled_tree_shows_all_levels() {
     let setup = Setup::start().await;
     let task = setup.send("wait").await;
     setup.explained(&task.id, "  bank computes on worker w-5, attempt 1").await;
     setup.mesh.client().agent("front").cancel(&task.id).await.expect("the task is cancelled");
-    let told = setup.explain(&[&task.id]).await;
+    let output = setup.explain(&[&task.id]).await;
     for agent in LINE {
-        assert!(told.lines().any(|line| line.contains(&format!("{agent} "))), "{agent}: {told}");
+        assert!(
+            output.lines().any(|line| line.contains(&format!("{agent} "))),
+            "{agent}: {output}"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Idempotency keys of the command line: the same command twice is one task.
+//! Idempotency keys of the command line: a repeated command starts one task.
 
 use std::{
     io::{BufRead, BufReader},
@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A process that is not left behind when a test fails.
+/// A child process; a drop kills it, also when a test fails.
 struct Up(Child);
 
 impl Drop for Up {
@@ -35,23 +35,23 @@ fn json(dir: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&run(dir, args).stdout).expect("the command prints JSON")
 }
 
-/// The text that a command printed, which has to go well.
+/// The stdout of a command, which must succeed.
 fn printed(dir: &Path, args: &[&str]) -> String {
     let output = run(dir, args);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {stderr}");
-    String::from_utf8(output.stdout).expect("it is text").trim().to_owned()
+    String::from_utf8(output.stdout).expect("the output is text").trim().to_owned()
 }
 
-/// A mesh in one process, once it serves, and its URL.
+/// Starts a mesh in one process; the process and its URL.
 fn up(dir: &Path) -> (Up, String) {
     let args = ["up", "--listen", "127.0.0.1:0", "--hub", "127.0.0.1:0", "--data", ".faultline"];
     let mut up = Up(faultline(dir, &args).stderr(Stdio::null()).spawn().expect("the binary runs"));
     let mut out = BufReader::new(up.0.stdout.take().expect("stdout is piped"));
     let mut line = String::new();
-    out.read_line(&mut line).expect("it says when it serves");
+    out.read_line(&mut line).expect("a line is printed");
     let url = line.strip_prefix("ready").expect("the first line names the URL").trim().to_owned();
-    // An open pipe, so that a later line does not end the process.
+    // The pipe is drained and held open, so that later output does not end the process.
     thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
     (up, url)
 }

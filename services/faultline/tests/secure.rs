@@ -1,5 +1,5 @@
-//! A mesh that strangers may reach: certificates, the mesh's token and bearer tokens, between real
-//! processes; and what those are told who come without.
+//! Authentication and TLS between real processes: certificates, mesh credentials and bearer tokens,
+//! and the errors without them.
 #![allow(clippy::unwrap_used)]
 
 use std::{
@@ -59,7 +59,7 @@ fn run(mut command: Command) -> (i32, String, String) {
     (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
 }
 
-/// A service that is not left behind when a test fails.
+/// A service process; a drop kills it, also when a test fails.
 struct Running(Child);
 
 impl Running {
@@ -67,7 +67,7 @@ impl Running {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What follows `ready` on the one line it prints.
+    /// The text after `ready` on its first line.
     fn ready(&mut self) -> String {
         let mut line = String::new();
         BufReader::new(self.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -83,11 +83,11 @@ impl Running {
         log
     }
 
-    /// The first line of its log that has `word` in it.
+    /// The first line of its log that contains `word`.
     fn says(&mut self, word: &str) -> String {
         let log = BufReader::new(self.0.stderr.take().unwrap());
         let line = log.lines().map(Result::unwrap).find(|line| line.contains(word));
-        line.unwrap_or_else(|| panic!("it never said '{word}'"))
+        line.unwrap_or_else(|| panic!("no log line contains '{word}'"))
     }
 }
 
@@ -99,7 +99,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_mesh_with_certificates_and_tokens_serves_those_who_have_them_and_tells_the_others_why() {
+fn tls_and_tokens_admit_their_holders_and_explain_refusals() {
     let dir = directory();
     let dir = dir.path();
     let token = Some("the-mesh-knows");
@@ -122,32 +122,32 @@ fn a_mesh_with_certificates_and_tokens_serves_those_who_have_them_and_tells_the_
     let (code, _, err) = send(&["--ca", "ca.pem", "--token", "hunter3"]);
     assert_eq!(code, 77, "{err}");
     let (code, _, err) = send(&["--token", "hunter2"]);
-    assert_eq!(code, 69, "a stranger's certificate: {err}");
+    assert_eq!(code, 69, "the certificate is not trusted: {err}");
 
-    // Workers cannot come in without, and leave; gateways go on trying, and say why.
-    for (token, told) in [
+    // A worker without a valid token exits; a gateway retries and logs the reason.
+    for (token, expected) in [
         (None, "the call carries no token: set `token` in [mesh] or FAULTLINE_MESH__TOKEN"),
         (Some("guessed"), "the coordinator knows no such token: set `token` in [mesh]"),
     ] {
         let (code, _, err) = run(faultline(dir, token, &["worker", "--coordinator", &hub]));
         assert_eq!(code, 77, "{err}");
-        assert!(err.contains(told), "{err}");
+        assert!(err.contains(expected), "{err}");
         let args = ["gateway", "--listen", ANY, "--coordinator", &hub];
         let mut stranger = Running::start(faultline(dir, token, &args));
-        let said = stranger.says("no connection to the coordinator");
-        assert!(said.contains(told), "{said}");
+        let log_line = stranger.says("no connection to the coordinator");
+        assert!(log_line.contains(expected), "{log_line}");
     }
     let plain = hub.replace("https", "http");
     let mut stranger = Running::start(faultline(dir, token, &["worker", "--coordinator", &plain]));
     stranger.says("not attached to a coordinator, retrying");
     let mut stranger = faultline(dir, token, &["worker", "--coordinator", &hub]);
     stranger.env("FAULTLINE_MESH__CA", "cert.pem");
-    let said = Running::start(stranger).says("not attached to a coordinator, retrying");
-    assert!(said.contains("the certificate of 127.0.0.1 cannot be trusted"), "{said}");
+    let log_line = Running::start(stranger).says("not attached to a coordinator, retrying");
+    assert!(log_line.contains("the certificate of 127.0.0.1 cannot be trusted"), "{log_line}");
 }
 
 #[test]
-fn up_serves_with_certificates_and_tokens_too() {
+fn up_serves_with_tls_and_tokens() {
     let dir = directory();
     let args = ["up", "--listen", ANY, "--hub", ANY];
     let mut up = Running::start(faultline(dir.path(), Some("the-mesh-knows"), &args));
@@ -159,7 +159,7 @@ fn up_serves_with_certificates_and_tokens_too() {
 }
 
 #[tokio::test]
-async fn who_is_served_encrypted_is_told_to_come_so_again() {
+async fn tls_responses_have_strict_transport_security() {
     let dir = directory();
     let args = ["up", "--listen", ANY, "--hub", ANY];
     let mut up = Running::start(faultline(dir.path(), None, &args));
@@ -180,9 +180,9 @@ fn up_generates_a_token_that_only_processes_with_its_data_directory_have() {
     let args = ["up", "--listen", ANY, "--hub", ANY, "--data", "data"];
     let mut up = Running::start(faultline(dir.path(), None, &args));
     let url = up.ready();
-    let said = up.says("  hub  ");
-    assert!(said.contains("with the token in data/mesh.token"), "{said}");
-    let hub = said.split_whitespace().nth(1).unwrap();
+    let log_line = up.says("  hub  ");
+    assert!(log_line.contains("with the token in data/mesh.token"), "{log_line}");
+    let hub = log_line.split_whitespace().nth(1).unwrap();
     let hub = format!("https://{hub}");
     let worker = ["worker", "--coordinator", &hub];
     for token in [None, Some("guessed")] {
@@ -194,7 +194,11 @@ fn up_generates_a_token_that_only_processes_with_its_data_directory_have() {
     }
     let send = ["send", "--gateway", &url, "--ca", "ca.pem", "--token", "hunter2", "echo", "hi"];
     let (code, out, err) = run(faultline(dir.path(), None, &send));
-    assert_eq!((code, out.as_str()), (0, "hi\n"), "its own parts have the token: {err}");
+    assert_eq!(
+        (code, out.as_str()),
+        (0, "hi\n"),
+        "the services of the process have the token: {err}"
+    );
     let by_flag = [&worker[..], &["--data", "data"]].concat();
     Running::start(faultline(dir.path(), None, &by_flag)).ready();
     let mut by_file = faultline(elsewhere.path(), None, &worker);
@@ -203,7 +207,7 @@ fn up_generates_a_token_that_only_processes_with_its_data_directory_have() {
     Running::start(by_file).ready();
 }
 
-/// The three terminals of the README, in one directory and without any configuration.
+/// Three roles in one directory without any configuration, as in the documents.
 #[test]
 fn three_roles_in_one_directory_find_the_generated_token() {
     let dir = TempDir::new().unwrap();
@@ -226,7 +230,7 @@ fn three_roles_in_one_directory_find_the_generated_token() {
     drop(first);
     let mut again = Running::start(faultline(dir, None, &coordinator));
     again.ready();
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), made, "the next start uses it again");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), made, "the next start reuses the token");
     drop(again);
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     for args in [&coordinator[..], &["worker", "--coordinator", &hub]] {
@@ -237,7 +241,7 @@ fn three_roles_in_one_directory_find_the_generated_token() {
 }
 
 #[test]
-fn nobody_is_served_from_other_machines_without_being_asked_who_they_are() {
+fn public_listeners_without_authentication_are_rejected() {
     let dir = TempDir::new().unwrap();
     let everywhere = "0.0.0.0:0";
     let refused = |token: Option<&str>, args: &[&str], texts: &[&str]| {
@@ -249,7 +253,8 @@ fn nobody_is_served_from_other_machines_without_being_asked_who_they_are() {
     refused(None, &["gateway", "--listen", everywhere], &["[[auth.token]]", "--insecure"]);
     let up = ["up", "--listen", everywhere, "--hub", ANY];
     refused(None, &up, &["[[auth.token]]", "--insecure"]);
-    // No flag opens the coordinator's port, and one token for every role is not for other machines.
+    // No flag disables authentication of the coordinator's port, and one token for every role is
+    // rejected for a port that other machines can reach.
     let migration = ["[[mesh.credential]]", "docs/migrating-credentials.md"];
     let coordinator = ["coordinator", "--listen", everywhere];
     let up = ["up", "--listen", ANY, "--hub", everywhere, "--insecure"];
@@ -286,7 +291,7 @@ fn coordinators_that_share_a_database_generate_no_token() {
 }
 
 #[test]
-fn files_for_tls_that_are_not_there_are_a_mistake_of_the_configuration() {
+fn missing_tls_files_are_a_configuration_error() {
     let dir = TempDir::new().unwrap();
     let flags = ["--tls-cert", "none.pem", "--tls-key", "none.pem"];
     for role in ["gateway", "coordinator"] {

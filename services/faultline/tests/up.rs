@@ -1,4 +1,4 @@
-//! The mesh as people start it: as a library in this process, and as the binary.
+//! Start of a whole mesh: as a library in this process, and by `faultline up`.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -31,7 +31,7 @@ impl Agent for Shout {
 }
 
 #[tokio::test]
-async fn a_mesh_starts_answers_and_leaves() {
+async fn mesh_starts_answers_and_stops() {
     let data = TempDir::new().unwrap();
     let mut config = Config::local(data.path()).on_free_ports();
     config.coordinator.retries = 0;
@@ -53,7 +53,7 @@ async fn a_mesh_starts_answers_and_leaves() {
 }
 
 #[tokio::test]
-async fn what_was_stored_is_there_after_a_restart() {
+async fn stored_task_is_readable_after_a_restart() {
     let data = TempDir::new().unwrap();
     let config = Config::local(data.path()).on_free_ports();
     let mesh = LocalMesh::start(config.clone()).await.unwrap();
@@ -77,21 +77,21 @@ fn run(args: &[&str]) -> (i32, String, String) {
     (status.code().unwrap_or(-1), text(stdout), text(stderr))
 }
 
-/// The same on a terminal at which somebody types `keys`: what that person sees.
+/// The exit code and output of a command on a terminal at which `keys` are typed.
 fn run_attended(args: &[&str], keys: &str) -> (i32, String) {
     let terminal = "import os, pty, sys\n\
         sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let mut command = Command::new("python3");
     command.args(["-c", terminal, env!("CARGO_BIN_EXE_faultline")]).args(args);
     command.env("NO_COLOR", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
+    let mut child = command.spawn().expect("python3 is installed, as tests/run checks");
     let mut typed = child.stdin.take().expect("stdin is piped");
-    typed.write_all(keys.as_bytes()).expect("it listens");
-    let Output { status, stdout, .. } = child.wait_with_output().expect("it ends");
+    typed.write_all(keys.as_bytes()).expect("stdin is open");
+    let Output { status, stdout, .. } = child.wait_with_output().expect("the command ends");
     (status.code().unwrap_or(-1), String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// A process that is not left behind when a test fails.
+/// A child process; a drop kills it, also when a test fails.
 struct Up(Child);
 
 impl Drop for Up {
@@ -102,7 +102,7 @@ impl Drop for Up {
 }
 
 #[test]
-fn the_binary_says_ready_once_and_every_command_works_against_it() {
+fn ready_line_is_printed_once_and_every_command_works() {
     let data = TempDir::new().unwrap();
     let data = data.path().to_str().unwrap();
     let any = "127.0.0.1:0";
@@ -157,5 +157,5 @@ fn the_binary_says_ready_once_and_every_command_works_against_it() {
     assert_eq!(up.0.wait().unwrap().code(), Some(0));
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "", "one line on stdout");
+    assert_eq!(rest, "", "stdout has one line only");
 }

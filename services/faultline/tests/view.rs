@@ -1,4 +1,4 @@
-//! What operators run: `top`, `failures` and `list --all`, as the binary, against a mesh.
+//! The commands for operators, `top`, `failures` and `list --all`: the binary against a mesh.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -20,7 +20,7 @@ struct Setup {
 }
 
 impl Setup {
-    /// A mesh in which something went well, something failed two hops down and something waits.
+    /// A mesh with a completed task, a task that failed two hops down and a task that waits.
     async fn start() -> Self {
         let data = TempDir::new().expect("a directory can be made");
         let config = Config::local(data.path()).on_free_ports();
@@ -35,7 +35,7 @@ impl Setup {
         Self { mesh, _data: data }
     }
 
-    /// What the binary prints on stdout where nobody sits, and on stderr.
+    /// The stdout and stderr of a command without a terminal.
     async fn run(&self, args: &[&str]) -> (String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
         command.args(args).args(["--gateway", &self.mesh.url()]).stdin(Stdio::null());
@@ -48,7 +48,7 @@ impl Setup {
         (out, err)
     }
 
-    /// The same on a terminal at which somebody types `keys`: what that person is sent.
+    /// The exit code and output of a command on a terminal at which `keys` are typed.
     async fn attended(&self, args: &[&str], keys: &str) -> (Option<i32>, String) {
         let terminal = "import os, pty, sys\n\
             sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
@@ -58,10 +58,10 @@ impl Setup {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let keys = keys.to_owned();
         let ran = tokio::task::spawn_blocking(move || {
-            let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
+            let mut child = command.spawn().expect("python3 is installed, as tests/run checks");
             let mut typed = child.stdin.take().expect("stdin is piped");
-            typed.write_all(keys.as_bytes()).expect("it listens");
-            child.wait_with_output().expect("it ends")
+            typed.write_all(keys.as_bytes()).expect("stdin is open");
+            child.wait_with_output().expect("the command ends")
         });
         let Output { status, stdout, .. } = ran.await.expect("no panic");
         (status.code(), String::from_utf8_lossy(&stdout).into_owned())
@@ -69,13 +69,13 @@ impl Setup {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_look_is_text_for_people_and_json_for_programs() {
+async fn single_frame_is_text_for_people_and_json_for_programs() {
     let setup = Setup::start().await;
-    let (told, _) = setup.run(&["top", "--once"]).await;
+    let (output, _) = setup.run(&["top", "--once"]).await;
     for words in ["done/s", "\necho ", "\nscript ", "\nlocal ", "INVALID_ARGUMENT  script"] {
-        assert!(told.contains(words), "{words}: {told}");
+        assert!(output.contains(words), "{words}: {output}");
     }
-    assert!(!told.contains('\x1b'), "{told:?}");
+    assert!(!output.contains('\x1b'), "{output:?}");
     let (json, _) = setup.run(&["top", "--json"]).await;
     let seen: Value = serde_json::from_str(&json).expect("one object");
     assert_eq!(seen["agents"]["agents"][1]["name"], "script", "{seen}");
@@ -85,9 +85,9 @@ async fn one_look_is_text_for_people_and_json_for_programs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_shows_it_live_and_gets_its_screen_back() {
+async fn live_view_restores_the_terminal() {
     let setup = Setup::start().await;
-    // Chooses, looks at a failure, comes back and leaves.
+    // The keys select a failure, explain it, return and quit.
     let (code, seen) = setup.attended(&["top"], "jk\rqq").await;
     assert_eq!(code, Some(0), "{seen}");
     for words in ["enter explain", "› INVALID_ARGUMENT", "not tried again", "q back"] {
@@ -99,17 +99,17 @@ async fn a_terminal_shows_it_live_and_gets_its_screen_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_and_everybodys_tasks_are_listed() {
+async fn failures_and_tasks_of_all_callers_are_listed() {
     let setup = Setup::start().await;
-    let (told, _) = setup.run(&["failures", "--since", "15m"]).await;
-    let cells: Vec<_> = told.trim_end().split('\t').collect();
-    assert_eq!(cells[..4], ["INVALID_ARGUMENT", "script", "1", "2"], "{told}");
+    let (output, _) = setup.run(&["failures", "--since", "15m"]).await;
+    let cells: Vec<_> = output.trim_end().split('\t').collect();
+    assert_eq!(cells[..4], ["INVALID_ARGUMENT", "script", "1", "2"], "{output}");
     let (json, _) = setup.run(&["failures", "--json"]).await;
     let seen: Value = serde_json::from_str(&json).expect("one object");
     assert_eq!(seen["failures"][0]["lastTaskId"], cells[5], "{seen}");
     let lines = async |args: &[&str]| {
-        let (told, _) = setup.run(&[&["list", "--all"], args].concat()).await;
-        told.lines().map(str::to_owned).collect::<Vec<_>>()
+        let (output, _) = setup.run(&[&["list", "--all"], args].concat()).await;
+        output.lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(lines(&[]).await.len(), 4);
     assert_eq!(lines(&["--limit", "3"]).await.len(), 3);
@@ -122,7 +122,7 @@ async fn failures_and_everybodys_tasks_are_listed() {
     assert!(quiet.is_empty() == said.contains("nothing failed"), "{quiet}{said}");
 }
 
-/// A process that is not left behind when a test fails.
+/// A child process; a drop kills it, also when a test fails.
 struct Up(Child);
 
 impl Drop for Up {
@@ -136,7 +136,7 @@ impl Drop for Up {
 const HUNTER2: &str = "f52fbd32b2b3b86ff88ef6c490628285f482af15ddcb29541f94bcf526a3f6c7";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn up_lets_operators_act_unless_callers_are_told_apart() {
+async fn up_lets_operators_act_unless_caller_tokens_are_configured() {
     let token = format!("[{{ sha256 = '{HUNTER2}', principal = 'olga', scopes = ['operate'] }}]");
     for (auth, act, expected) in [
         ("", "", "TASK_NOT_FOUND"),
@@ -157,8 +157,8 @@ async fn up_lets_operators_act_unless_callers_are_told_apart() {
         let mut up = Up(command.spawn().expect("the binary runs"));
         let mut line = String::new();
         let mut out = BufReader::new(up.0.stdout.take().expect("stdout is piped"));
-        out.read_line(&mut line).expect("it says something");
-        let url = line.trim_end().strip_prefix("ready ").expect("it is ready");
+        out.read_line(&mut line).expect("a line is printed");
+        let url = line.trim_end().strip_prefix("ready ").expect("the mesh is ready");
         let client = Client::builder(url).bearer("hunter2").direct().expect("a good URL");
         let request = OperatorCancelRequest { task_id: "nobody".into(), ..<_>::default() };
         let refused = client.mesh::<_, InspectResponse>("Cancel", &request).await;

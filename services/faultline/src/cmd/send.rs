@@ -25,8 +25,8 @@ Examples:
   id=$(faultline send --no-wait echo \"later\") && faultline watch \"$id\"
   faultline send --key order-4711 echo \"once, even if this command runs twice\"
 
-If the agent asks, so does this command, on a terminal; elsewhere it leaves with 3, and the task
-waits.";
+If the agent asks a question, this command prompts for the answer on a terminal. Without a terminal
+it exits with 3, and the task waits.";
 
 /// Send a text to an agent and follow the task: artifacts on stdout, everything else on stderr.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ waits.";
 pub(crate) struct Args {
     /// The agent to send to.
     agent: String,
-    /// What to send; `-` reads stdin.
+    /// The text to send; `-` reads stdin.
     #[arg(allow_hyphen_values = true)]
     text: String,
     /// Send within this context, as a continuation of earlier tasks.
@@ -54,7 +54,8 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(self) -> anyhow::Result<Exit> {
-        // With a key, a gateway that restarts in the wrong moment does not start it twice.
+        // With an idempotency key, a send that is repeated after a restart of the gateway starts
+        // one task only.
         let key = self.key.unwrap_or_else(|| TaskId::new().to_string());
         let mut draft = text(text_or_stdin(self.text)?).idempotency_key(&key);
         if let Some(context) = self.context {
@@ -97,8 +98,8 @@ async fn submit(
 }
 
 /// The id of the message of a send with this key: a UUID of version 8 (RFC 9562) from a SHA-256. A
-/// second run of the command sends the same message, because the mesh refuses a key that comes with
-/// another one.
+/// second run of the command sends the same message, because the mesh rejects a key that it knows
+/// with another message.
 fn message_id(agent: &str, key: &str) -> String {
     let hash = digest(&SHA256, format!("{agent}\n{key}").as_bytes());
     let mut bytes = [0; 16];
@@ -114,8 +115,9 @@ fn identified(draft: Draft, message_id: String) -> Draft {
     Draft::from(request)
 }
 
-/// Names the key of a send whose outcome is unknown, because only that key repeats it safely. A
-/// failure with a task id says that the task is stored: it is read and not sent again.
+/// Names the idempotency key of a send with an unknown outcome, because only a repeat under the
+/// same key is safe. A failure with a task id means that the task is stored: the caller reads it
+/// and does not send again.
 fn with_key(error: Error, key: &str) -> Error {
     let Error::Call(failure) = error else { return error };
     let is_unknown = failure.task_id.is_empty()
@@ -137,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    fn told(failure: Failure) -> Failure {
+    fn with_known_key(failure: Failure) -> Failure {
         with_key(Error::Call(failure), "k-1").into()
     }
 
@@ -146,13 +148,17 @@ mod tests {
         let lost = Failure::new(&reason::UNAVAILABLE).with_repeat_by_key();
         let silent = Failure::new(&reason::STORE_UNAVAILABLE).with_retryable(false);
         for failure in [lost, silent, Failure::new(&reason::OUTCOME_UNKNOWN)] {
-            let told = told(failure);
-            assert!(told.public_message.ends_with("--key k-1 repeats it safely"), "{told}");
-            let advice = advise(&told, Reader::Caller).text;
+            let failure = with_known_key(failure);
+            assert!(failure.public_message.ends_with("--key k-1 repeats it safely"), "{failure}");
+            let advice = advise(&failure, Reader::Caller).text;
             assert!(advice.contains("send again with the same Idempotency-Key"), "{advice}");
         }
         for row in [&reason::UNAVAILABLE, &reason::OVERLOADED, &reason::AGENT_NOT_FOUND] {
-            assert!(!told(Failure::new(row)).public_message.contains("k-1"), "{}", row.name);
+            assert!(
+                !with_known_key(Failure::new(row)).public_message.contains("k-1"),
+                "{}",
+                row.name
+            );
         }
     }
 
@@ -162,9 +168,9 @@ mod tests {
             .with_retryable(false)
             .with_retry_after(Duration::from_secs(2))
             .with_task("0199a1b2", "c");
-        let told = told(stored);
-        assert!(!told.repeat_with_key && !told.public_message.contains("k-1"), "{told}");
-        let advice = advise(&told, Reader::Caller);
+        let failure = with_known_key(stored);
+        assert!(!failure.repeat_with_key && !failure.public_message.contains("k-1"), "{failure}");
+        let advice = advise(&failure, Reader::Caller);
         assert_eq!(advice.verdict, Verdict::Check);
         assert!(advice.text.starts_with("the task is stored: read it later"), "{}", advice.text);
     }

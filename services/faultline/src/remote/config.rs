@@ -7,6 +7,10 @@ use faultline_client as client;
 use http::{HeaderName, Uri};
 use serde::{Deserialize, Serialize};
 
+/// How long a remote task is polled whose server does not respond. The mesh does not run an attempt
+/// again that lost its remote task, so the server has the time of a restart.
+const LOST_PATIENCE: Duration = Duration::from_secs(120);
+
 /// An agent outside this mesh, which the worker offers as NAME. Read once at the worker's start.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
@@ -175,6 +179,7 @@ impl Remote {
         }
         let mut builder = client::Client::builder(&self.card)
             .retry(client::Retry::never())
+            .reconnect(client::Reconnect { patience: LOST_PATIENCE, ..<_>::default() })
             .public_only()
             .timeouts(self.timeouts.into())
             .max_calls(self.max_calls as usize)

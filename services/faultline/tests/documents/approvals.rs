@@ -28,7 +28,7 @@ enum By {
     Console(&'static str),
     /// `faultline answer TASK …`.
     CommandLine(&'static [&'static str]),
-    /// `faultline send` on a terminal at which a person types this.
+    /// `faultline send` on a terminal at which these keys are typed.
     Terminal(&'static str),
     /// A message of A2A whose only part is this text.
     Message(&'static str),
@@ -113,7 +113,7 @@ impl Setup {
                 id
             }
         };
-        // Waits for the end. A rejected task is an error of this call, and wanted here.
+        // Waits for the end. A rejected task is an error of this call, which is expected here.
         let _ = self.client().wait(&id).await;
         self.client().task(&id).await.expect("the task is stored")
     }
@@ -123,31 +123,31 @@ fn state(task: &Task) -> TaskState {
     task.status.as_ref().expect("a task has a status").state()
 }
 
-/// One command against the mesh, which may fail: what became of the task is asserted.
+/// Runs one command, which may fail: the test asserts the state of the task.
 fn faultline(args: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
     let output = command.args(args).env("NO_COLOR", "1").stdin(Stdio::null()).output();
     let Output { status, stderr, .. } = output.expect("the binary runs");
-    let said = String::from_utf8_lossy(&stderr);
-    assert!(matches!(status.code(), Some(0 | 65)), "{args:?}: {status}: {said}");
+    let message = String::from_utf8_lossy(&stderr);
+    assert!(matches!(status.code(), Some(0 | 65)), "{args:?}: {status}: {message}");
 }
 
-/// Everything that a person sees who types `keys`.
+/// The output of a command on a terminal at which `keys` are typed.
 fn on_a_terminal(args: &[&str], keys: &str) -> String {
     let terminal = "import os, pty, sys\n\
         sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";
     let mut command = Command::new("python3");
     command.args(["-c", terminal, env!("CARGO_BIN_EXE_faultline")]).args(args);
     command.env("NO_COLOR", "1").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("python3 is there, as tests/run sees to");
+    let mut child = command.spawn().expect("python3 is installed, as tests/run checks");
     let mut typed = child.stdin.take().expect("stdin is piped");
-    typed.write_all(keys.as_bytes()).expect("it listens");
-    let Output { stdout, .. } = child.wait_with_output().expect("it ends");
+    typed.write_all(keys.as_bytes()).expect("stdin is open");
+    let Output { stdout, .. } = child.wait_with_output().expect("the command ends");
     String::from_utf8_lossy(&stdout).into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_approval_by_any_front_end_is_an_approval() {
+async fn approval_by_any_front_end_completes_the_task() {
     let setup = Setup::start().await;
     for by in APPROVALS {
         let task = setup.answered(by).await;
@@ -157,7 +157,7 @@ async fn an_approval_by_any_front_end_is_an_approval() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_by_any_front_end_is_a_refusal() {
+async fn refusal_by_any_front_end_rejects_the_task() {
     let setup = Setup::start().await;
     for by in REFUSALS {
         let task = setup.answered(by).await;
@@ -167,18 +167,18 @@ async fn a_refusal_by_any_front_end_is_a_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_that_is_neither_yes_nor_no_is_refused_and_the_question_stays_open() {
+async fn text_other_than_yes_or_no_is_rejected_and_the_question_stays_open() {
     let setup = Setup::start().await;
     let id = setup.asking().await;
     let error = setup.client().send(text("perhaps").to_task(&id)).await.unwrap_err();
-    let said = error.failure().unwrap();
-    assert!(said.public_message.contains("answer.approved"), "{}", said.public_message);
+    let message = error.failure().unwrap();
+    assert!(message.public_message.contains("answer.approved"), "{}", message.public_message);
     let task = setup.client().task(&id).await.unwrap();
     assert_eq!(state(&task), TaskState::InputRequired);
 }
 
 #[test]
-fn the_agent_of_the_readme_is_the_example_and_the_one_tested_here() {
+fn readme_agent_equals_the_example_and_the_tested_agent() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let readme = read("docs/writing-agents.md");
     let from = readme.find("struct Refunds;").expect("the README has an agent");

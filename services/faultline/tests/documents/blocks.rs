@@ -1,13 +1,13 @@
-//! The code blocks of the documents, and the convention by which each says how it is tested: the
-//! first word after the fence is its language, words after it are tags.
+//! The code blocks of the documents, and the tags that select their test: the first word after the
+//! fence is the language, the words after it are tags.
 //!
 //! | block | test |
 //! |---|---|
 //! | `rust` | a program or items of one; compiles with a prelude (`compile.rs`) |
-//! | `rust fragment` | statements of an async function, below the last items before it |
-//! | `console` | `$ ` lines run against a mesh, lines below are their output (`session.rs`) |
-//! | `console numbers` | the same, and numbers and bars may differ |
-//! | `console stream` | the same for a command without an end: it is stopped after its last line |
+//! | `rust fragment` | statements of an async function, after the preceding items |
+//! | `console` | `$ ` lines run against a mesh; the lines after them are the output (`session.rs`) |
+//! | `console numbers` | as `console`, but numbers and bars may differ |
+//! | `console stream` | as `console`, for a command that does not end: killed after its last line |
 //! | `sh` | commands that run against the mesh and must succeed |
 //! | `sh roles` | starts a mesh, a role in each line, which serves a task (`roles.rs`) |
 //! | `sh dry-run` | commands that start servers or need a cluster: only checked (`dry_run.rs`) |
@@ -16,15 +16,15 @@
 //! | `sql` | statements that run on the PostgreSQL of the tests, if there is one (`data.rs`) |
 //! | `text` | output and drawings; not tested |
 //!
-//! A comment in the line above a block adds to it without being seen: `<!-- given: CODE -->` is
-//! code in the block's language that comes first, `<!-- meanwhile: COMMAND -->` is run beside a
-//! `console stream` once that has printed its first line.
+//! A comment in the line before a block adds hidden contents: `<!-- given: CODE -->` is code in the
+//! block's language that precedes it, `<!-- meanwhile: COMMAND -->` runs beside a `console stream`
+//! once the stream has printed its first line.
 
 use std::{fmt, fs, path::Path};
 
 use crate::root;
 
-/// Languages with the tags that each may have.
+/// The languages and their permitted tags.
 const LANGUAGES: &[(&str, &[&str])] = &[
     ("console", &["numbers", "stream"]),
     ("json", &[]),
@@ -36,6 +36,7 @@ const LANGUAGES: &[(&str, &[&str])] = &[
     ("yaml", &[]),
 ];
 
+/// One code block. `blocks_of` parses it; nothing changes it later.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// The path of its document, from the root.
@@ -62,7 +63,7 @@ impl Block {
         self.lines.join("\n") + "\n"
     }
 
-    /// A reason to refuse how the block is marked.
+    /// The error in the tags of the block.
     fn wrong(&self) -> Option<String> {
         if self.language.is_empty() {
             return Some("says no language; output is `text`".to_owned());
@@ -83,7 +84,7 @@ impl Block {
     }
 }
 
-/// Where it is.
+/// The position of the block.
 impl fmt::Display for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.document, self.line)
@@ -127,7 +128,7 @@ fn find(directory: &Path, found: &mut Vec<String>) {
 pub(crate) fn blocks_of(document: &str, text: &str) -> Vec<Block> {
     let lines: Vec<&str> = text.lines().collect();
     let (mut blocks, mut open): (Vec<Block>, Option<Block>) = (Vec::new(), None);
-    // Where text of the list item begins that a line may belong to.
+    // The column of the text of the current list item.
     let mut margin = 0;
     for (at, line) in lines.iter().enumerate() {
         if open.is_none() {
@@ -167,7 +168,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// A reason to refuse code that no test would find: only blocks with fences of ``` are found.
+/// The error of code that no test would find: only blocks fenced with ``` are found.
 fn untested(line: &str, margin: usize, is_first: bool) -> Option<&'static str> {
     let text = line.trim_start();
     let unquoted = text.trim_start_matches(['>', ' ']);
@@ -182,7 +183,7 @@ fn untested(line: &str, margin: usize, is_first: bool) -> Option<&'static str> {
     (is_indented && is_first && !text.is_empty()).then_some("fence code instead of indenting it")
 }
 
-/// Where text of a list item begins: at the same column in lines below belongs to it.
+/// The column of the text of a list item; later lines at this column belong to the item.
 fn margin_after(line: &str, margin: usize) -> usize {
     let text = line.trim_start();
     let indent = indent(line);
@@ -202,7 +203,7 @@ fn comment(line: &str, name: &str) -> Option<String> {
 }
 
 #[test]
-fn every_code_block_says_how_it_is_tested() {
+fn code_blocks_have_a_known_language_and_tags() {
     let wrong = all().into_iter().filter_map(|block| Some(format!("{block} {}", block.wrong()?)));
     let wrong: Vec<_> = wrong.collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -219,7 +220,7 @@ fn blocks_without_a_known_language_are_found() {
 }
 
 #[test]
-fn code_that_no_test_would_find_is_refused() {
+fn code_outside_of_fences_is_rejected() {
     let refuses = |text: &str| std::panic::catch_unwind(|| blocks_of("d.md", text)).is_err();
     for text in [
         "> ```sh\n> false\n> ```\n",
@@ -245,7 +246,7 @@ fn code_that_no_test_would_find_is_refused() {
 }
 
 #[test]
-fn comments_that_nothing_reads_are_refused() {
+fn comments_without_effect_are_rejected() {
     let wrong = |text: &str| blocks_of("d.md", text)[0].wrong().is_some();
     for (text, refused) in [
         ("<!-- given: x -->\n```sh\n```\n", true),

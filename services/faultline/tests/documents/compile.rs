@@ -1,5 +1,5 @@
-//! Rust blocks compile: each is an example of one package that is generated below the target
-//! directory and shares it, so that libraries of others are not compiled again.
+//! Rust blocks compile: each is an example of a package that is generated in the target directory
+//! and shares it, so that third-party crates are not compiled again.
 
 use std::{
     env, fs,
@@ -14,7 +14,7 @@ use crate::{
     root,
 };
 
-/// Packages that examples may use.
+/// The packages that examples may use.
 const DEPENDENCIES: [&str; 9] = [
     "anyhow",
     "faultline",
@@ -27,8 +27,8 @@ const DEPENDENCIES: [&str; 9] = [
     "tracing-subscriber",
 ];
 
-/// Names that a block may use without saying where they are from. By a glob, so that a block may
-/// say it as well.
+/// The names that a block may use without importing them. Imported by a glob, so that a block may
+/// also import them itself.
 const PRELUDE: &str = "\
 pub use faultline::testing::{Peer, Reply, TestMesh};
 pub use faultline_client::text;
@@ -39,7 +39,7 @@ pub use serde_json::json;
 /// The target directory of this build.
 pub(crate) fn target() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    target.expect("it is below target/").to_owned()
+    target.expect("the directory is below target/").to_owned()
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn rust_blocks_compile() {
     let lock = fs::read_to_string(root().join("Cargo.lock")).expect("there is a lock file");
     write(&package.join("Cargo.lock"), &lock);
     let mut command = Command::new(env!("CARGO"));
-    // A test runner says which package is tested. Build scripts that watch these variables would
+    // A test runner sets variables of the tested package. Build scripts that depend on them would
     // run again, here and in the next build of the workspace.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
@@ -72,10 +72,13 @@ fn rust_blocks_compile() {
         .output()
         .expect("cargo runs");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "a name says document and line of a block:\n{said}");
+    assert!(
+        output.status.success(),
+        "an example is named after document and line of its block:\n{said}"
+    );
 }
 
-/// Each block as a program, under a name that says where it is.
+/// Each block as a program, named after its document and line.
 fn examples() -> Vec<(String, String)> {
     let mut examples = Vec::new();
     let mut items: Option<Block> = None;
@@ -91,7 +94,7 @@ fn examples() -> Vec<(String, String)> {
             text += "Ok(())\n}\n";
         } else {
             text += &(given + &block.text());
-            // A whole program is for itself.
+            // A program with its own main adds no items for later fragments.
             if !text.contains("fn main(") {
                 items = Some(block.clone());
             }
@@ -116,8 +119,8 @@ fn manifest() -> String {
             let at = root().join(path.as_str().expect("a path is text"));
             *path = Value::String(at.to_string_lossy().into_owned());
         }
-        // A feature that tests of the workspace turn on: without it tokio, and everything on top
-        // of it, would be compiled once more.
+        // A feature that tests of the workspace enable: without it tokio and its dependents would
+        // be compiled once more.
         if let ("tokio", Some(Value::Array(features))) = (name, how.get_mut("features")) {
             features.push(Value::String("test-util".to_owned()));
         }
@@ -131,14 +134,14 @@ fn manifest() -> String {
     let manifest = Table::from_iter([
         ("package".to_owned(), Value::Table(package)),
         ("dependencies".to_owned(), Value::Table(Table::from_iter(dependencies))),
-        // A workspace of its own, although it lies below ours.
+        // A separate workspace, although it is in a directory of this one.
         ("workspace".to_owned(), Value::Table(Table::new())),
         ("profile".to_owned(), ours["profile"].clone()),
     ]);
     toml::to_string(&manifest).expect("a table can be written")
 }
 
-/// Leaves what is so already, or cargo would compile it again.
+/// Writes a file unless its contents are equal already: cargo would compile it again.
 fn write(path: &Path, text: &str) {
     if fs::read_to_string(path).is_ok_and(|old| old == text) {
         return;

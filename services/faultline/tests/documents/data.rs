@@ -1,5 +1,5 @@
-//! Blocks that are data: configuration is read by the binary itself, YAML and JSON are parsed, and
-//! statements of SQL are whole.
+//! Blocks with data: the binary loads TOML as its configuration, YAML and JSON are parsed, and SQL
+//! runs on the PostgreSQL of the tests.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     session::without_settings,
 };
 
-/// The role and the database that documents name.
+/// The name of the role and of the database in the documents.
 const SHOWN: &str = "faultline";
 
 fn wrong(language: &str, read: impl Fn(&Block) -> Result<(), String>) {
@@ -34,7 +34,7 @@ fn toml_blocks_are_read_as_configuration() {
     let scratch = TempDir::new().expect("there is room");
     let file = scratch.path().join("faultline.toml");
     wrong("toml", |block| {
-        // The reader's own secret or digest.
+        // A placeholder for a secret or a digest.
         let text = block.text().replace("\"…\"", &format!("\"{}\"", "0".repeat(64)));
         fs::write(&file, text).expect("there is room");
         let mut command = Command::new(env!("CARGO_BIN_EXE_faultline"));
@@ -61,7 +61,7 @@ fn json_blocks_are_json() {
 }
 
 #[test]
-fn sql_blocks_are_statements_with_an_end() {
+fn sql_statements_end_with_a_semicolon() {
     wrong("sql", |block| {
         if block.lines.iter().all(|line| line.ends_with(';')) {
             Ok(())
@@ -72,9 +72,9 @@ fn sql_blocks_are_statements_with_an_end() {
 }
 
 /// The statements of a document run in their order, and a coordinator starts with the role and the
-/// database that they make.
+/// database that they create.
 #[test]
-fn sql_blocks_make_a_database_for_a_coordinator() {
+fn sql_blocks_create_a_database_for_a_coordinator() {
     let mut documents: BTreeMap<String, Vec<Block>> = BTreeMap::new();
     for block in blocks::all().into_iter().filter(|block| block.is("sql", None)) {
         documents.entry(block.document.clone()).or_default().push(block);
@@ -86,7 +86,7 @@ fn sql_blocks_make_a_database_for_a_coordinator() {
         };
         for block in blocks {
             for line in &block.lines {
-                // The whole word, which is no part of a longer name.
+                // Whole words only, no parts of longer names.
                 let words = line.split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '_');
                 let named = words.map(|word| match word.strip_prefix(SHOWN) {
                     Some(end) if end.len() <= 1 => format!("{}{end}", database.name),
@@ -101,7 +101,7 @@ fn sql_blocks_make_a_database_for_a_coordinator() {
     }
 }
 
-/// The line that a coordinator prints when it serves, or nothing.
+/// The first line that a coordinator prints; empty if it does not start.
 fn first_line_of_coordinator(store: &str) -> String {
     let scratch = TempDir::new().expect("there is room");
     let mut command = without_settings(Command::new(env!("CARGO_BIN_EXE_faultline")));

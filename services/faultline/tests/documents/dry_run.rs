@@ -1,7 +1,7 @@
-//! `sh dry-run` blocks have arguments that their commands know. The blocks of a document are one
-//! script in a directory of its own, in front of stand-ins for everything that would start a
-//! server or reach a cluster: helm renders the chart, the binary reads its arguments, files that
-//! are named exist. Everything else, openssl too, runs as it is.
+//! `sh dry-run` blocks: their commands accept the arguments. The blocks of a document form one
+//! script in a directory of its own. Stand-ins replace commands that would start a server or reach
+//! a cluster: helm renders the chart, the binary parses its arguments, named files must exist. All
+//! other commands, such as openssl, run unchanged.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -20,7 +20,7 @@ use crate::{
 };
 
 #[test]
-fn dry_run_blocks_have_arguments_that_their_commands_know() {
+fn dry_run_blocks_have_valid_arguments() {
     let mut documents: BTreeMap<String, Vec<Block>> = BTreeMap::new();
     for block in blocks::all() {
         documents.entry(block.document.clone()).or_default().push(block);
@@ -36,7 +36,7 @@ fn run(blocks: &[Block], helm: &PathBuf) -> Result<(), String> {
     let at = scratch.path();
     let stand_ins = root().join("services/faultline/tests/documents/stand-ins");
     symlink(root().join("deploy"), at.join("deploy")).expect("there is room");
-    // The gate itself would run this test.
+    // tests/run itself would run this test again.
     fs::create_dir(at.join("tests")).expect("there is room");
     symlink("/bin/true", at.join("tests/run")).expect("there is room");
     let mut script = "set -euo pipefail\n".to_owned();
@@ -79,7 +79,7 @@ fn run(blocks: &[Block], helm: &PathBuf) -> Result<(), String> {
     Err(format!("{document}: {}\n{said}\nwrong:\n{failed}", output.status))
 }
 
-/// Secrets that kubectl made and that nothing refers to in what helm rendered.
+/// Secrets that kubectl created and that no rendered manifest refers to.
 fn unused_secrets(at: &Path) -> Vec<String> {
     let read = |name: &str| fs::read_to_string(at.join(name)).unwrap_or_default();
     let manifests = read(".helm-manifests");
@@ -89,7 +89,7 @@ fn unused_secrets(at: &Path) -> Vec<String> {
     made.lines().filter(|name| !names.contains(*name)).map(str::to_owned).collect()
 }
 
-/// helm as the tests of the chart install it.
+/// The helm binary that the tests of the chart install.
 fn helm() -> PathBuf {
     let into = target().join("chart");
     let done = Command::new(root().join("tests/chart/install")).arg(&into).status();
@@ -98,7 +98,7 @@ fn helm() -> PathBuf {
 }
 
 #[test]
-fn dry_run_finds_commands_that_cannot_be_meant() {
+fn dry_run_rejects_invalid_commands() {
     let helm = helm();
     let install = "helm install mesh deploy/helm/faultline -n agents --set image.repository=x";
     let refused = |text: &str| {

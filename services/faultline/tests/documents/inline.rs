@@ -1,5 +1,5 @@
-//! Commands in the prose of documents: every `faultline …` between backquotes is a command with
-//! flags that the binary knows.
+//! Commands in the prose of documents: every `faultline …` between backquotes parses as a command
+//! of the binary.
 
 use std::{
     fs,
@@ -34,13 +34,13 @@ fn commands(text: &str) -> Vec<String> {
             prose.push('\n');
         }
     }
-    // A backquote without its pair ends with its paragraph.
+    // An unpaired backquote ends with its paragraph.
     let spans = prose.split("\n\n").flat_map(|part| part.split('`').skip(1).step_by(2));
     let commands = spans.filter(|span| span.starts_with("faultline "));
     commands.map(|span| span.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Asks for the help of the command: it is printed only if all flags before are known.
+/// Runs the command with `--help`, which succeeds only if all flags before it are known.
 fn known(command: &str) -> Result<(), String> {
     let words = command.split(' ').skip(1).take_while(|word| !["|", ">", "&&"].contains(word));
     let words = words.map(|word| word.trim_matches('"')).filter(|word| *word != "…");

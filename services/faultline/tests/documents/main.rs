@@ -1,5 +1,5 @@
-//! The documents are true: every code block of every document is compiled, run, read or checked,
-//! and the agent of the README does as it says. `blocks.rs` has the convention.
+//! Tests of the documents: every code block is compiled, run, parsed or checked, and generated
+//! documents are compared with the code. `blocks.rs` describes the tags of code blocks.
 
 mod approvals;
 mod blocks;

@@ -1,6 +1,7 @@
-//! Whether an output is the one that a document shows, apart from what differs each time.
+//! Comparison of an output with the one in a document, with masks for values that differ from run
+//! to run.
 
-/// How closely to look.
+/// The strictness of a comparison.
 #[derive(Clone, Copy)]
 pub(crate) struct Look {
     /// Numbers and bars may differ as well.
@@ -21,9 +22,10 @@ impl Look {
         let mut masked = String::new();
         let mut before = ("", "");
         for word in words(line.trim()) {
-            // A delay that is asked for is no measurement: it is the same each time.
-            let is_said = matches!(before, (_, "wait") | ("again", "after")) && is_duration(word);
-            masked.push_str(if is_said { word } else { self.mask(word) });
+            // A requested delay is not a measurement: it is the same in each run.
+            let is_requested =
+                matches!(before, (_, "wait") | ("again", "after")) && is_duration(word);
+            masked.push_str(if is_requested { word } else { self.mask(word) });
             before = if word.trim().is_empty() { before } else { (before.1, word) };
         }
         masked.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -48,7 +50,7 @@ impl Look {
     }
 }
 
-/// Ids, each once, in the order in which they come.
+/// The ids, each once, in the order of their first occurrence.
 pub(crate) fn ids(lines: &[String]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for word in lines.iter().flat_map(|line| words(line)).filter(|word| is_id(word)) {
@@ -59,10 +61,10 @@ pub(crate) fn ids(lines: &[String]) -> Vec<String> {
     found
 }
 
-/// The words of a line and what is between them.
+/// The words of a line and the text between them.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     let inside = |c: char| c.is_alphanumeric() || BARS.contains(c);
-    // Signs that are part of ids, times and numbers, between letters or digits.
+    // Characters that belong to ids, times and numbers between letters or digits.
     let joins = |c: char| "-.:".contains(c);
     let mut rest = line;
     std::iter::from_fn(move || {
@@ -133,7 +135,7 @@ fn line_fits(shown: &str, printed: &str) -> bool {
 }
 
 #[test]
-fn only_what_differs_each_time_may_differ() {
+fn masked_values_may_differ_and_other_text_may_not() {
     let fits = |shown: &str, printed: &str, numbers: bool| {
         let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
         Look { numbers }.fits(&lines(shown), &lines(printed))

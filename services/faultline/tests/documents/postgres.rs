@@ -6,21 +6,21 @@ use std::{env, process::Command};
 /// The environment variable with the URL of the server.
 const SERVER: &str = "FAULTLINE_TEST_POSTGRES";
 
-/// A role and a database of the same fresh name, which exist once their statements were run. They
-/// are removed with the value.
+/// A role and a database of the same fresh name, created by the statements of the test. A drop
+/// deletes both.
 pub(crate) struct Database {
     server: String,
     pub(crate) name: String,
 }
 
 impl Database {
-    /// `None`: no server is named.
+    /// A fresh name. `None`: no server is configured.
     pub(crate) fn planned() -> Option<Self> {
         let server = env::var(SERVER).ok().filter(|url| !url.is_empty())?;
         Some(Self { server, name: format!("faultline_documents_{:016x}", rand()) })
     }
 
-    /// The database without a role of its own.
+    /// Creates the database without a role of its own.
     pub(crate) fn created() -> Option<Self> {
         let database = Self::planned()?;
         let created = database.run(&format!("CREATE DATABASE {}", database.name));
@@ -28,7 +28,8 @@ impl Database {
         Some(database)
     }
 
-    /// The URL by which this user reaches the database; empty: the user of the server's own URL.
+    /// The URL of the database for this user; an empty name stands for the user of the server's
+    /// URL.
     pub(crate) fn url(&self, user: &str) -> String {
         let (base, _) = self.server.rsplit_once('/').expect("the URL names a database");
         let (scheme, at) = base.split_once("://").expect("the URL has a scheme");
@@ -57,7 +58,7 @@ impl Drop for Database {
     }
 }
 
-/// A number that no other run of the tests has.
+/// A random number, so that runs of the tests do not share a name.
 fn rand() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

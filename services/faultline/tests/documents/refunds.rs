@@ -1,5 +1,5 @@
-//! The agent of the README, line by line, so that a test can talk to it. `approvals` sees to it
-//! that the lines below are those of the README and of the example.
+//! The agent of the README as code for tests. `approvals` checks that it equals the agent of the
+//! README and of the example.
 
 use faultline_worker::{Agent, Context, Error, Offer, Question, reason};
 

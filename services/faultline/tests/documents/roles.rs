@@ -1,9 +1,9 @@
-//! `sh roles` blocks start a mesh, a role in each line, and that mesh serves a task.
+//! `sh roles` blocks: each line starts a role, and the resulting mesh serves a task.
 //!
-//! The roles run in one fresh directory, as in terminals side by side: the next one starts when the
-//! one before is ready. Addresses of this machine become free ports, `/tmp` becomes the directory,
-//! and a database that is named becomes a fresh one of the tests. Without such a server a block
-//! with a database is not run (`postgres.rs`).
+//! The roles run in one fresh directory, each started once the previous one is ready. Addresses of
+//! this machine are replaced by free ports, `/tmp` by the directory, and the named database by a
+//! fresh one of the tests. Without a PostgreSQL server a block with a database is not run
+//! (`postgres.rs`).
 
 use std::{
     collections::BTreeMap,
@@ -23,9 +23,9 @@ use crate::{
     session::{stop, without_settings},
 };
 
-/// The database that documents name.
+/// The URL of the database in the documents.
 const DATABASE: &str = "postgres://me@localhost/mesh";
-/// The addresses of roles that name none.
+/// The default addresses of roles.
 const COORDINATOR: &str = "127.0.0.1:8081";
 const GATEWAY: &str = "127.0.0.1:8080";
 
@@ -56,13 +56,13 @@ fn names_database(block: &Block) -> bool {
     block.text().contains(DATABASE)
 }
 
-/// The terminals of a reader who starts each role in one of them.
+/// The shell environment of one block and the roles that run in it.
 struct Terminals<'a> {
     directory: &'a Path,
     database: Option<&'a Database>,
-    /// Commands that hold for every terminal, such as `export`.
+    /// Commands that apply to every later line, such as `export`.
     settings: String,
-    /// The addresses that the block shows or leaves out, and those that they became.
+    /// The addresses in the block, or the defaults, and the addresses that replace them.
     addresses: BTreeMap<String, String>,
     roles: Vec<Child>,
 }
@@ -104,7 +104,7 @@ impl<'a> Terminals<'a> {
         stdout.read_line(&mut ready).expect("a role prints text");
         let address = ready.trim().strip_prefix("ready").map(str::trim);
         let address = address.unwrap_or_else(|| panic!("{block}: `{line}` printed {ready:?}"));
-        // An open pipe, so that a later line does not end the role.
+        // The pipe is drained and held open, so that later output does not end the role.
         thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()));
         if let Some(shown) = shown {
             let address = address.rsplit("//").next().unwrap_or(address);
@@ -112,7 +112,7 @@ impl<'a> Terminals<'a> {
         }
     }
 
-    /// The command with the places of this test.
+    /// The command with the directory, addresses and database of this test.
     fn here(&self, line: &str, listens_at: Option<&str>) -> String {
         let mut text = line.replace("/tmp/", &format!("{}/", self.directory.display()));
         if let Some(database) = self.database {
@@ -148,7 +148,7 @@ impl<'a> Terminals<'a> {
     }
 }
 
-/// The address at which others find the role, as the document has it.
+/// The address of the role in the document.
 fn listens_at(line: &str) -> Option<&str> {
     let mut words = line.split_whitespace();
     let role = words.nth(1)?;

@@ -1,11 +1,12 @@
-//! `console` blocks run against one mesh, in the order of the documents, and print what they show.
+//! `console` blocks: their commands run against one mesh, in the order of the documents, and print
+//! the documented output.
 //!
-//! The mesh is the binary itself on free ports; `localhost:8080` in a command is its address. The
-//! output is compared line by line, without blank lines and with any space between words. Ids,
-//! times, traces and durations may differ; an id in a command is the one that took the place of
-//! the same id in an earlier output. `…` stands for anything, alone in its line for any lines.
+//! The mesh is the binary on free ports; `localhost:8080` in a command is replaced by its address.
+//! Outputs are compared line by line, without blank lines and with any space between words. Ids,
+//! times, traces and durations may differ; an id in a command is replaced by the id that an earlier
+//! output had in its place. `…` stands for any text, and alone in a line for any lines.
 //!
-//! With `FAULTLINE_WRITE_DOCUMENTS=1` outputs that differ are written to the documents instead.
+//! With `FAULTLINE_WRITE_DOCUMENTS=1` differing outputs are written to the documents instead.
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +28,15 @@ use crate::{
     root,
 };
 
-/// Set to have the documents show what was printed.
+/// If set, the documents are updated with the printed outputs.
 const WRITE: &str = "FAULTLINE_WRITE_DOCUMENTS";
-/// For one command.
+/// Timeout for one command.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The address that documents name.
+/// The address in the documents.
 const SHOWN: &str = "127.0.0.1:8080";
 
 #[test]
-fn console_blocks_print_what_they_show() {
+fn console_blocks_print_the_documented_output() {
     let mut session = Session::start();
     let mut wrong = Vec::new();
     let mut edits = Vec::new();
@@ -72,9 +73,9 @@ fn console_blocks_print_what_they_show() {
     assert!(wrong.is_empty(), "{}\n{WRITE}=1 writes what was printed", wrong.join("\n"));
 }
 
-/// A command of a block and the output that is shown below it.
+/// A command of a block and its documented output.
 struct Shown {
-    /// How many lines below the fence its output begins.
+    /// The line of its output, counted from the fence.
     at: usize,
     text: String,
     output: Vec<String>,
@@ -106,12 +107,13 @@ fn commands(block: &Block) -> Vec<Shown> {
     commands
 }
 
-/// A mesh, and the shell of somebody who reads the documents.
+/// A mesh and a shell in a directory of its own. The test of all blocks owns it and runs one
+/// command after the other.
 struct Session {
     up: Child,
     address: String,
     scratch: TempDir,
-    /// Ids that documents show, and what they are here.
+    /// The ids in the documents and the corresponding ids of this mesh.
     ids: BTreeMap<String, String>,
     /// The exit code of the last command.
     code: i32,
@@ -133,7 +135,7 @@ impl Session {
         let mut command = without_settings(Command::new(binary));
         let any = "127.0.0.1:0";
         command.args(["up", "--listen", any, "--hub", any, "--data", ".faultline"]);
-        // The documents say that links to traces need it, and show some.
+        // The documents show links to traces, which need this setting.
         command.env("FAULTLINE_GATEWAY__TRACE_URL", "https://traces.example/trace/{trace_id}");
         command.current_dir(scratch.path()).stdin(Stdio::null());
         command.stdout(Stdio::piped());
@@ -160,10 +162,10 @@ impl Session {
         command
     }
 
-    /// The lines that a command prints, on either stream.
+    /// The lines that a command prints on stdout and stderr.
     fn run(&mut self, block: &Block, command: &Shown) -> Vec<String> {
         let text = self.here(block, &command.text);
-        // Every command of a block of `sh` must succeed, not only the last one.
+        // Every command of an `sh` block must succeed, not only the last one.
         let strict = if block.is("sh", None) { "set -euo pipefail" } else { "" };
         let script = format!("exec 2>&1\n(exit {})\n{strict}\n{text}", self.code);
         let mut child = self.shell(&script).stdout(Stdio::piped()).spawn().expect("bash runs");
@@ -212,13 +214,13 @@ impl Session {
         })
     }
 
-    /// A line with the address that documents show, without what terminals do not show.
+    /// A line with the documented address and without trailing space.
     fn shown(&self, line: &str) -> String {
         line.trim_end().replace(&self.address, SHOWN)
     }
 }
 
-/// Without settings of whoever runs the tests.
+/// Removes settings in the environment of the tests.
 pub(crate) fn without_settings(mut command: Command) -> Command {
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
@@ -243,7 +245,7 @@ fn failed_command_in_the_middle_of_an_sh_block_is_found() {
     }
 }
 
-/// A process with all that it started.
+/// Kills a process with its process group.
 pub(crate) fn stop(child: &Child) {
     let group = format!("-{}", child.id());
     let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
@@ -258,7 +260,7 @@ fn lines(output: impl Read + Send + 'static) -> mpsc::Receiver<String> {
     receiver
 }
 
-/// Puts what was printed where something else was shown, from the end on.
+/// Replaces differing outputs in the documents, from the end on.
 fn write(mut edits: Vec<(String, usize, usize, Vec<String>)>) {
     edits.reverse();
     for (document, line, length, printed) in edits {
