@@ -326,11 +326,11 @@ impl ActiveTask {
         let mut replies = Vec::with_capacity(waiters.len() + 1);
         for waiter in waiters {
             let task = Confirmed::of(&self.task).to_a2a(waiter.history, true);
-            replies.push(Deferred::Reply(waiter.done, Ok(task_response(task))));
+            replies.push(Deferred::Answer(waiter.done, Box::new(task_response(task))));
         }
         if let Some(waiter) = last {
             let task = Confirmed::into_a2a(self.task, waiter.history);
-            replies.push(Deferred::Reply(waiter.done, Ok(task_response(task))));
+            replies.push(Deferred::Answer(waiter.done, Box::new(task_response(task))));
         }
         replies
     }

@@ -22,14 +22,16 @@ use crate::{
 
 /// A callback that runs after the state lock is released, in the order it was queued.
 pub(crate) enum Deferred {
-    Reply(Done, Result<SendMessageResponse, CallError>),
+    Answer(Done, Box<SendMessageResponse>),
+    Reject(Done, Box<CallError>),
     Run(Box<dyn FnOnce() + Send>),
 }
 
 impl Deferred {
     pub(crate) fn run(self) {
         match self {
-            Self::Reply(done, answer) => done(answer),
+            Self::Answer(done, response) => done(Ok(*response)),
+            Self::Reject(done, error) => done(Err(*error)),
             Self::Run(work) => work(),
         }
     }
@@ -82,7 +84,7 @@ impl State {
             for waiter in answered {
                 waiter.call.map(|call| self.calls.remove(&call));
                 let task = confirmed.to_a2a(waiter.history, true);
-                self.deferred.push(Deferred::Reply(waiter.done, Ok(task_response(task))));
+                self.deferred.push(Deferred::Answer(waiter.done, Box::new(task_response(task))));
             }
             active.waiters = waiters;
         } else {
@@ -127,14 +129,14 @@ impl State {
                 acks.entry(worker).or_default().push(ack);
             }
             Effect::Answer(done, response) => {
-                self.deferred.push(Deferred::Reply(done, Ok(*response)));
+                self.deferred.push(Deferred::Answer(done, response));
             }
             Effect::Reply(waiter, response) => {
-                self.deferred.push(Deferred::Reply(waiter.done, Ok(*response)));
+                self.deferred.push(Deferred::Answer(waiter.done, response));
             }
             Effect::Receipt(receipt) => drop(receipt.send(WriteResult::Done)),
             Effect::Reject(done, failure) => {
-                self.deferred.push(Deferred::Reply(done, Err((*failure).into())));
+                self.deferred.push(Deferred::Reject(done, Box::new((*failure).into())));
             }
             Effect::Note(id) => self.feed.note(id),
             Effect::Run(work) => self.deferred.push(Deferred::Run(work)),

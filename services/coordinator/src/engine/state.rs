@@ -171,7 +171,7 @@ impl State {
 
     /// Answers a call after the lock is released.
     pub(crate) fn reply(&mut self, done: Done, error: impl Into<CallError>) {
-        self.deferred.push(Deferred::Reply(done, Err(error.into())));
+        self.deferred.push(Deferred::Reject(done, Box::new(error.into())));
     }
 
     /// Rejects a call that was decided by the pending state of a task, once that state is durable.

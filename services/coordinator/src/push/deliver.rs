@@ -149,7 +149,13 @@ impl Core {
                 Answer::NotNow { why, after } => {
                     let own = pause(first, tried, rand::random());
                     let pause = own.max(after.unwrap_or_default());
-                    tracing::debug!(host = target.host, tried, why, ?pause, "the webhook did not accept the notification: retrying");
+                    tracing::debug!(
+                        host = target.host,
+                        tried,
+                        why,
+                        ?pause,
+                        "the webhook did not accept the notification: retrying"
+                    );
                     if since.elapsed() + pause > patience {
                         return Ok(Some(Err(why)));
                     }

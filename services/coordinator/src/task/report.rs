@@ -39,7 +39,9 @@ impl Task {
             return Err(Refused::Nonsense("a report before this one is missing"));
         }
         let Some(body) = report.body else {
-            return Err(Refused::Nonsense("the report is empty, of an unknown kind, or too large in memory"));
+            return Err(Refused::Nonsense(
+                "the report is empty, of an unknown kind, or too large in memory",
+            ));
         };
         if nesting::is_report_too_deep(&body) {
             return Err(Refused::Nonsense("its data nests too deep"));

@@ -1,10 +1,10 @@
 //! Tests of the change feed: each change arrives once and in time, and a slow watcher delays no
 //! other.
 
-use faultline_proto::v1::event::Body;
-use faultline_proto::v1::Event;
 use crate::engine::change_feed::Changes;
 use crate::engine::change_feed::Feed;
+use faultline_proto::v1::Event;
+use faultline_proto::v1::event::Body;
 use faultline_proto::{
     a2a::{Message, TaskState},
     v1::{TaskFilter, TaskSummary, report},

@@ -213,7 +213,9 @@ pub(super) async fn fold_all(
             match replay(row, bodies, true) {
                 Ok(task) => tasks.push(task),
                 // Nobody can go on with it, and everybody else's must not wait for it.
-                Err(damaged) => tracing::error!(error = %damaged, "skipped a corrupt task during recovery"),
+                Err(damaged) => {
+                    tracing::error!(error = %damaged, "skipped a corrupt task during recovery")
+                }
             }
         }
     }
