@@ -35,13 +35,13 @@ impl Agent for Payer {
     }
 }
 
-/// A mesh with `pays` and `pays-declared`, of which the second declares its work idempotent.
+/// A mesh with `pays` and `pays-declared`, which is declared idempotent.
 async fn start() -> (LocalMesh, Payer, Payer, tempfile::TempDir) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("there is room for files");
     let mut config = in_process(dir.path());
     config.coordinator.retry_base_ms = 20;
     config.coordinator.breaker_failures = 0;
-    let mut mesh = LocalMesh::start(config).await.unwrap();
+    let mut mesh = LocalMesh::start(config).await.expect("a mesh starts");
     let pays = Payer::default();
     let declared = Payer::default();
     let offers = [
@@ -49,7 +49,7 @@ async fn start() -> (LocalMesh, Payer, Payer, tempfile::TempDir) {
         Offer::new("pays-declared", declared.clone()).idempotent(),
     ];
     let build = |config| offers.into_iter().fold(Worker::new(config), Worker::offer);
-    mesh.attach(Config::default(), build).await.unwrap();
+    mesh.attach(Config::default(), build).await.expect("a worker attaches");
     (mesh, pays, declared, dir)
 }
 
