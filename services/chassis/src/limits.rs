@@ -16,6 +16,10 @@ pub const DATA_DEPTH_MAX: usize = faultline_proto::json::VALUE_DEPTH_MAX;
 pub const KEY_BYTES_MAX: usize = 256;
 /// Parts of one message.
 pub const PARTS_MAX: usize = 1024;
+/// Entries of the lists of names beside them: reference tasks, extensions, output modes.
+pub const NAMES_MAX: usize = 256;
+/// Agents of one caller's token, and extensions that a call declares.
+pub const CALLER_NAMES_MAX: usize = 4096;
 /// Each metadata of a message, encoded. Metadata is stored and shown with the task.
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 
@@ -83,6 +87,9 @@ pub const OPEN_QUESTIONS_BYTES_MAX: usize = 1024 * 1024;
 
 /// Agents that one fan-out may call.
 pub const FANOUT_BRANCHES_MAX: usize = 64;
+
+/// Tasks between one that shows a question and the one that asked it, a remote mesh among them.
+pub const QUESTION_PATH_MAX: usize = 64;
 
 /// Delegations above a task. A deeper chain is most likely a cycle.
 pub const DELEGATION_DEPTH_MAX: u32 = 16;

@@ -52,12 +52,34 @@ pub(crate) fn answer_of(
     Ok(trace_segment::traced(body, &caller.trace))
 }
 
+/// Bounds the lists of a send before a loop goes through them under the state lock. The gateway
+/// also checks them, but it is not the only caller.
+fn check_lists(request: &SendMessageRequest) -> Result<(), Error> {
+    let empty = a2a::Message::default();
+    let message = request.message.as_ref().unwrap_or(&empty);
+    let modes = request.configuration.as_ref().map_or(0, |c| c.accepted_output_modes.len());
+    let lists = [
+        ("message.parts", message.parts.len(), limits::PARTS_MAX),
+        ("message.referenceTaskIds", message.reference_task_ids.len(), limits::NAMES_MAX),
+        ("message.extensions", message.extensions.len(), limits::NAMES_MAX),
+        ("configuration.acceptedOutputModes", modes, limits::NAMES_MAX),
+    ];
+    match lists.into_iter().find(|(_, count, most)| count > most) {
+        None => Ok(()),
+        Some((field, count, most)) => {
+            let what = format!("{count} entries, at most {most}");
+            Err(Error::Invalid { field, what })
+        }
+    }
+}
+
 pub(crate) fn check_gates(
     offer: &AgentOffer,
     request: &SendMessageRequest,
     caller: &Caller,
     streams: bool,
 ) -> Result<(), Error> {
+    check_lists(request)?;
     // Capabilities on a card apply to clients; agents may stream every task.
     if streams && caller.calling.is_none() {
         capabilities::check_streaming(offer)?;

@@ -104,7 +104,14 @@ impl Core {
     }
 }
 
+/// More than there are.
+const STATES_MAX: usize = 16;
+
 pub(crate) fn wanted(filter: TaskFilter) -> Result<Wanted, Error> {
+    if filter.states.len() > STATES_MAX {
+        let what = format!("{} states, at most {STATES_MAX}", filter.states.len());
+        return Err(Error::Invalid { field: "filter.states", what });
+    }
     let some = |text: String| (!text.is_empty()).then_some(text);
     let states = filter.states.iter().map(|number| match TaskState::try_from(*number) {
         Ok(TaskState::Unspecified) | Err(_) => {

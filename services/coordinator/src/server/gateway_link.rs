@@ -46,7 +46,7 @@ use crate::{
         roles,
     },
     engine::core::Core,
-    error::Error,
+    error::{Error, refuse},
     operators::change_feed::Watching,
     server::worker_hub,
     telemetry::metrics,
@@ -165,6 +165,18 @@ impl Reader {
     }
 }
 
+/// Bounds the lists that are looked through for each call.
+fn check_lists(asked: &v1::Caller) -> Result<(), Failure> {
+    let lists = [("caller.agents", &asked.agents), ("caller.extensions", &asked.extensions)];
+    match lists.into_iter().find(|(_, names)| names.len() > limits::CALLER_NAMES_MAX) {
+        None => Ok(()),
+        Some((field, names)) => {
+            let most = limits::CALLER_NAMES_MAX;
+            Err(refuse(field, format!("{} entries, at most {most}", names.len())))
+        }
+    }
+}
+
 impl Line {
     fn take_guarded(self: &Arc<Self>, call: Call) {
         // A panic costs the call that met it, which its place answers.
@@ -191,7 +203,8 @@ impl Line {
         let id = call.id;
         let Some(body) = call.body else { return };
         let asked = call.caller.unwrap_or_default();
-        if let Err(failure) = roles::check_principal(&asked.principal) {
+        let checked = roles::check_principal(&asked.principal);
+        if let Err(failure) = checked.and_then(|()| check_lists(&asked)) {
             return Place::new(self, id).answer(Err(failure), Vec::new());
         }
         match body {

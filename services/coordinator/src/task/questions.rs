@@ -23,6 +23,9 @@ impl Task {
         if interrupt.agent.is_empty() {
             interrupt.agent.clone_from(&self.agent);
         }
+        if interrupt.path.len() > limits::QUESTION_PATH_MAX {
+            return Err(Refused::Nonsense("the path of its question is too long"));
+        }
         let own = self.id.to_string();
         if interrupt.task_id.is_empty() {
             interrupt.task_id.clone_from(&own);

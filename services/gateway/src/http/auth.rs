@@ -125,6 +125,8 @@ pub enum TokenProblem {
     OwnPrincipal,
     #[error("agents: {0}")]
     Agent(BadAgentName),
+    #[error("agents must be at most {} names", limits::CALLER_NAMES_MAX)]
+    TooManyAgents,
     #[error("scopes must name at least one of send, read, operate")]
     NoScope,
 }
@@ -204,6 +206,9 @@ fn check(token: &Token) -> Result<Digest, TokenProblem> {
     }
     if token.scopes.is_empty() {
         return Err(TokenProblem::NoScope);
+    }
+    if token.agents.len() > limits::CALLER_NAMES_MAX {
+        return Err(TokenProblem::TooManyAgents);
     }
     token.agents.iter().try_for_each(|name| check_agent_name(name)).map_err(TokenProblem::Agent)?;
     Ok(digest)

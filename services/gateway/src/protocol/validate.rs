@@ -25,8 +25,6 @@ const VIOLATIONS_MAX: usize = 16;
 /// The deepest nesting of a body.
 const NESTING_MAX: usize = 128;
 const PAGE_SIZE_MAX: i32 = 100;
-/// Referenced tasks, and extensions, in one message: every history repeats them.
-const NAMES_MAX: usize = 256;
 const NOT_JSON: &str = "must be JSON, which has no NaN, no infinity and no value without a kind";
 /// The times that protobuf defines, in seconds since 1970: the years 1 to 9999.
 const YEARS: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
@@ -192,8 +190,8 @@ fn message(message: &Message, wrong: &mut Violations) {
     wrong.metadata("message.metadata", message.metadata.as_ref());
     let names =
         [("referenceTaskIds", &message.reference_task_ids), ("extensions", &message.extensions)];
-    for (field, _) in names.iter().filter(|(_, names)| names.len() > NAMES_MAX) {
-        wrong.add(format!("message.{field}"), format!("must be at most {NAMES_MAX}"));
+    for (field, _) in names.iter().filter(|(_, names)| names.len() > limits::NAMES_MAX) {
+        wrong.add(format!("message.{field}"), format!("must be at most {}", limits::NAMES_MAX));
     }
     match message.parts.len() {
         0 => wrong.add("message.parts", "must have at least one part"),

@@ -7,8 +7,9 @@ use faultline_proto::{
         a2a_service_server::{A2aService, A2aServiceServer},
     },
     v1::{
-        self, Call, Caller, Reply, Report, call, hub_client::HubClient, hub_server::HubServer,
-        link_client::LinkClient, link_server::LinkServer, mesh_server::MeshServer, reply, report,
+        self, Call, Caller, Reply, Report, TaskFilter, TasksRequest, call, hub_client::HubClient,
+        hub_server::HubServer, link_client::LinkClient, link_server::LinkServer,
+        mesh_server::MeshServer, reply, report,
     },
 };
 use http::uri::PathAndQuery;
@@ -70,6 +71,50 @@ async fn a_unary_request_that_is_not_protobuf_is_an_invalid_argument() {
         assert_eq!(status.code(), Code::InvalidArgument, "{path}: {status:?}");
         assert_eq!(Failure::from(status).row(), &reason::INVALID_ARGUMENT);
     }
+}
+
+#[tokio::test]
+async fn lists_of_a_call_are_bounded_and_the_link_goes_on() {
+    let bench = Bench::start(vec![offer("a")]).await;
+    let routes = Routes::new(LinkServer::new(LinkService::new(Arc::clone(&bench.core))));
+    let mut link = LinkClient::new(routes.prepare());
+    let names = |count: usize| vec!["b".to_owned(); count];
+    let agents = Caller { agents: names(limits::CALLER_NAMES_MAX + 1), ..Caller::default() };
+    let extensions =
+        Caller { extensions: names(limits::CALLER_NAMES_MAX + 1), ..Caller::default() };
+    let mut parts = at_once(request("a", "hi"));
+    let message = parts.message.as_mut().unwrap();
+    message.parts = vec![message.parts[0].clone(); limits::PARTS_MAX + 1];
+    let mut tasks = at_once(request("a", "hi"));
+    tasks.message.as_mut().unwrap().reference_task_ids = names(limits::NAMES_MAX + 1);
+    let send = |request| call::Body::Send(request);
+    let filter = TaskFilter { states: vec![1; 1000], ..TaskFilter::default() };
+    let filter = TasksRequest { filter: Some(filter), ..TasksRequest::default() };
+    let operator = Caller { operates: true, ..Caller::default() };
+    let calls = [
+        (agents, send(at_once(request("a", "hi"))), "caller.agents"),
+        (extensions, send(at_once(request("a", "hi"))), "caller.extensions"),
+        (Caller::default(), send(parts), "message.parts"),
+        (Caller::default(), send(tasks), "message.referenceTaskIds"),
+        (operator, call::Body::Tasks(filter), "filter.states"),
+    ];
+    let fields = calls.each_ref().map(|(_, _, field)| *field);
+    let calls = calls.into_iter().zip(1..).map(|((caller, body, _), id)| Call {
+        id,
+        caller: Some(caller),
+        body: Some(body),
+    });
+    let calls: Vec<_> = calls.collect();
+    let open = link.open(known(stream::iter(calls).chain(stream::pending())));
+    let mut answers = soon(open).await.unwrap().into_inner();
+    for _ in fields {
+        let answer = soon(answers.message()).await.unwrap().unwrap();
+        let Some(reply::Body::Failure(failure)) = answer.body else { panic!("{answer:?}") };
+        let field = fields[answer.id as usize - 1];
+        assert_eq!(failure.violations[0].field, field);
+        assert!(failure.public_message.contains("at most"), "{failure:?}");
+    }
+    assert_eq!(bench.count().await, 0);
 }
 
 #[tokio::test]
