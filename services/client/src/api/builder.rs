@@ -7,7 +7,7 @@ use faultline_chassis::{
     Network, TraceContext,
     client::{Channel, Dial},
     dial::{self, BadTarget, Connector},
-    error_chain::causes,
+    error_chain::one_line,
     limits,
     tls::Trust,
 };
@@ -398,8 +398,7 @@ pub(crate) fn add_extension(headers: &mut HeaderMap, uri: &str) {
 }
 
 fn unusable(error: &(dyn std::error::Error + 'static)) -> Error {
-    let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
-    Failure::new(&reason::INVALID_ARGUMENT).because(text.join(": ")).into()
+    Failure::new(&reason::INVALID_ARGUMENT).because(one_line(error)).into()
 }
 
 /// Host and port of the URL.

@@ -1,7 +1,5 @@
 //! One call of a client: headers, span, call limit, token and retries.
 
-use std::sync::{Mutex, PoisonError};
-
 use bytes::Bytes;
 use faultline_chassis::{TraceContext, telemetry::ClientSpan};
 use faultline_proto::{
@@ -9,6 +7,7 @@ use faultline_proto::{
     json::ProtoJson,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
+use parking_lot::Mutex;
 
 use crate::{
     Client,
@@ -170,7 +169,7 @@ impl CallSpans {
         };
         let (host, port) = &*client.peer;
         let calling = calling.to(host, *port);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         let before = last.replace(calling.context().clone());
         calling.retry_of(before.as_ref())
     }

@@ -4,7 +4,10 @@
 
 use std::{collections::BTreeMap, error::Error as StdError, io, time::Duration};
 
-use faultline_chassis::{dial, error_chain::causes};
+use faultline_chassis::{
+    dial,
+    error_chain::{causes, one_line},
+};
 use faultline_proto::{
     Failure, json,
     reason::{self, Reason},
@@ -221,12 +224,12 @@ pub(crate) fn connect_failure(error: &(dyn StdError + 'static)) -> Failure {
     let (why, passes) = match causes(error).find_map(|e| e.downcast_ref::<dial::Error>()) {
         Some(dial::Error::Slow { within, .. }) => {
             let text = format!("the server took no connection within {within:?}");
-            return timeout_failure(&reason::CONNECT_TIMEOUT, text).privately(error_chain(error));
+            return timeout_failure(&reason::CONNECT_TIMEOUT, text).privately(one_line(error));
         }
         Some(dial::Error::Forbidden(_)) => {
             let text = "the card leads to an address that is not public: allow its origin by name \
                         (Builder::allow_origin, or `allow_origins` of a remote agent)";
-            return invalid_response(text).privately(error_chain(error));
+            return invalid_response(text).privately(one_line(error));
         }
         Some(dial::Error::Untrusted { .. }) => (": its certificate is not trusted here", false),
         Some(dial::Error::NotTls { .. }) => (": it does not speak TLS", false),
@@ -246,12 +249,7 @@ fn is_refused(error: &(dyn StdError + 'static)) -> bool {
 
 /// The failure of a lost connection. Addresses stay in the private text.
 pub(crate) fn connection_lost(message: &str, error: &(dyn StdError + 'static)) -> Failure {
-    unavailable(message).privately(error_chain(error))
-}
-
-fn error_chain(error: &(dyn StdError + 'static)) -> String {
-    let text: Vec<_> = causes(error).map(|error| error.to_string()).collect();
-    text.join(": ")
+    unavailable(message).privately(one_line(error))
 }
 
 pub(crate) fn unavailable(message: impl Into<String>) -> Failure {

@@ -1,15 +1,11 @@
 //! Bearer token that expires: fetched on first use, cached, and fetched again once per call when
 //! the server rejects it.
 
-use std::{
-    error::Error as StdError,
-    fmt,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{error::Error as StdError, fmt, pin::Pin, sync::Arc};
 
 use faultline_proto::{Failure, reason, v1::Plane};
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
+use parking_lot::{Mutex, MutexGuard};
 use tonic::Code;
 
 use crate::transport::retry::Fault;
@@ -34,7 +30,7 @@ impl fmt::Debug for Bearer {
 
 impl TokenSource {
     fn cached(&self) -> MutexGuard<'_, Option<HeaderValue>> {
-        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+        self.cached.lock()
     }
 
     async fn token(&self) -> Result<HeaderValue, Fault> {

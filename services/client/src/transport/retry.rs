@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use faultline_chassis::backoff::Backoff;
 use faultline_proto::{Failure, reason::Retry as Class, v1::Plane};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
@@ -79,8 +80,7 @@ impl Retry {
 /// Exponential backoff: doubles with each attempt, plus up to a quarter of jitter against
 /// synchronised retries. Never longer than `max`.
 pub(crate) fn backoff(first: Duration, max: Duration, attempt: u32) -> Duration {
-    let pause = first.saturating_mul(1 << attempt.min(16)).min(max.mul_f64(0.8));
-    pause.mul_f64(rand::random_range(1.0..1.25))
+    Backoff::new(first, max.mul_f64(0.8)).jitter(1.0, 1.25).random_pause(attempt)
 }
 
 /// A failed call: its failure, and the knowledge about its execution.

@@ -3,6 +3,7 @@
 
 use std::{pin::pin, time::Duration};
 
+use faultline_chassis::backoff::Backoff;
 use faultline_client::{
     Client, Ended, Error as ClientError, Follow, a2a::stream_response::Payload,
 };
@@ -34,15 +35,15 @@ const TIMEOUT_HEADER: HeaderName = HeaderName::from_static("faultline-timeout-ms
 const STOP_CONFIRM_WAIT: Duration = Duration::from_millis(500);
 /// How long a stopped task waits for the id of a remote task that is just being started.
 const START_ID_WAIT: Duration = Duration::from_secs(1);
-/// The number of attempts to cancel a remote task, and the first pause of their exponential
-/// backoff.
+/// The number of attempts to cancel a remote task, and the pauses between them.
 const STOP_CALLS: u32 = 5;
 const STOP_PAUSE: Duration = Duration::from_millis(500);
+const STOP_BACKOFF: Backoff = Backoff::new(STOP_PAUSE, Duration::from_secs(8)).without_jitter();
 /// The number of retries of an answer that could not be delivered.
 const ANSWERS_MAX: u32 = 3;
 /// The pauses between polls of a remote task that asks: it may be answered by another party.
-const POLL_MIN: Duration = Duration::from_millis(500);
-const POLL_MAX: Duration = Duration::from_secs(15);
+const POLL: Backoff =
+    Backoff::new(Duration::from_millis(500), Duration::from_secs(15)).without_jitter();
 /// A draining worker drops the futures of its agents within this time.
 const DRAIN_DROP_WAIT: Duration = Duration::from_millis(20);
 
@@ -400,9 +401,9 @@ async fn relay_artifact(
 
 /// Polls until the remote task no longer asks this question.
 async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuestion) {
-    let mut pause = POLL_MIN;
+    let mut pauses = POLL.start();
     loop {
-        sleep(pause).await;
+        sleep(pauses.next_pause()).await;
         match client.task(task).await {
             Ok(task) if RemoteQuestion::of(&task).is_none_or(|now| now.id != asked.id) => return,
             Ok(_) => {}
@@ -410,7 +411,6 @@ async fn until_question_closed(client: &Client, task: &str, asked: &RemoteQuesti
             Err(error) if !is_transient(&error) => return,
             Err(_) => {}
         }
-        pause = (pause * 2).min(POLL_MAX);
     }
 }
 
@@ -440,7 +440,7 @@ fn stop_request(task: &str) -> CancelTaskRequest {
 
 /// Cancels the remote task, with exponential backoff between attempts.
 async fn stop(client: Client, agent: String, task: String) {
-    let mut pause = STOP_PAUSE;
+    let mut pauses = STOP_BACKOFF.start();
     for call in 1..=STOP_CALLS {
         let Err(error) = client.cancel_task(stop_request(&task)).await else { return };
         if is_already_ended(&error) {
@@ -452,7 +452,6 @@ async fn stop(client: Client, agent: String, task: String) {
             tracing::warn!(agent, remote.task = task, calls = call, %error, "{text}");
             return;
         }
-        sleep(pause).await;
-        pause *= 2;
+        sleep(pauses.next_pause()).await;
     }
 }

@@ -5,11 +5,12 @@ use std::{
     collections::VecDeque,
     io,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -107,7 +108,7 @@ impl Peer {
 
     /// The recorded requests, without those for the card.
     pub fn calls(&self) -> Vec<Request> {
-        let seen = lock(&self.seen);
+        let seen = self.seen.lock();
         seen.iter().filter(|request| !request.path.ends_with(CARD)).cloned().collect()
     }
 
@@ -120,10 +121,6 @@ impl Peer {
     pub fn gaps(&self) -> Vec<Duration> {
         self.calls().windows(2).map(|pair| pair[1].at - pair[0].at).collect()
     }
-}
-
-fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn serve(
@@ -145,13 +142,13 @@ async fn serve(
             let reply = if request.path.ends_with(CARD) {
                 Reply::json(200, card(address))
             } else {
-                let mut script = lock(&script);
+                let mut script = script.lock();
                 let (answer, count) = &mut *script;
                 *count += 1;
                 answer(&request, *count - 1)
             };
             let id = request.json()["id"].clone();
-            lock(&seen).push(request);
+            seen.lock().push(request);
             // The client may have closed the connection.
             let _ = answer(&mut stream, &reply, &id).await;
         });

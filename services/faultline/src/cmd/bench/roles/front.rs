@@ -6,7 +6,7 @@ use std::{
     convert::Infallible,
     io::Write,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use faultline_proto::{
     v1::{Call, Caller, Reply, call, link_client::LinkClient, reply},
 };
 use futures::{StreamExt, stream};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{
@@ -151,7 +152,7 @@ impl Link {
     async fn send(&self, request: SendMessageRequest) -> anyhow::Result<SendMessageResponse> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, receiver) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(id, sender);
+        self.waiting.lock().insert(id, sender);
         let caller = Some(Caller::default());
         let body = Some(call::Body::Send(request));
         self.calls.send(Call { id, caller, body }).await.context("the link is gone")?;
@@ -161,7 +162,7 @@ impl Link {
 
 async fn listen(mut replies: Streaming<Reply>, waiting: Arc<Waiting>) {
     while let Ok(Some(reply)) = replies.message().await {
-        let waiter = waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&reply.id);
+        let waiter = waiting.lock().remove(&reply.id);
         if let (Some(waiter), Some(reply::Body::Sent(sent))) = (waiter, reply.body) {
             let _ = waiter.send(sent);
         }

@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -28,6 +28,7 @@ use faultline_proto::{
     },
 };
 use futures::{Stream, stream};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
@@ -83,11 +84,11 @@ impl Middle {
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<String, Waiter>> {
-        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.waiting.lock()
     }
 
     async fn forward(&self, id: &str, message: Message, waiter: Waiter) -> Result<(), Status> {
-        let back = self.0.back.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let back = self.0.back.lock().clone();
         let back = back.ok_or_else(not_attached)?;
         self.waiting().insert(id.to_owned(), waiter);
         let assign = Assign {
@@ -199,7 +200,7 @@ impl Hub for Middle {
         request: Request<Streaming<FromWorker>>,
     ) -> Result<Response<Boxed<ToWorker>>, Status> {
         let (sender, mut receiver) = mpsc::channel(limits::OUTBOX_MAX);
-        *self.0.back.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+        *self.0.back.lock() = Some(sender);
         let middle = self.clone();
         let mut said = request.into_inner();
         tokio::spawn(async move {

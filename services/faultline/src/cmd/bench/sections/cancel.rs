@@ -6,7 +6,7 @@ use std::{
     fmt::Write,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use anyhow::{Context as _, bail, ensure};
 use faultline_chassis::{Drain, MeshConfig};
 use faultline_worker::{Agent, Config, Context, Error, Offer, Worker};
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
@@ -83,8 +84,7 @@ impl Agent for Node {
         tokio::select! {
             biased;
             () = cx.cancelled() => {
-                let notified = self.observer.notified.lock();
-                notified.unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                self.observer.notified.lock().push(Instant::now());
                 Ok(())
             }
             done = work => done,
@@ -104,11 +104,11 @@ impl StopObserver {
     /// Resets the observations before the next round.
     fn reset(&self) {
         self.begun.store(0, SeqCst);
-        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.notified.lock().clear();
     }
 
     fn notified(&self) -> Vec<Instant> {
-        self.notified.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notified.lock().clone()
     }
 }
 
