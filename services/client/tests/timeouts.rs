@@ -202,17 +202,16 @@ async fn task_may_outlive_every_call_timeout() {
         let mut request = vec![0; 64 * 1024];
         let read = socket.read(&mut request).await.unwrap_or(0);
         let request = String::from_utf8_lossy(&request[..read]).into_owned();
-        let answer = match request.contains("\"GetTask\"") {
-            true => result(TASK),
+        let answer = if request.contains("\"GetTask\"") {
+            result(TASK)
+        } else {
             // Every stream stops sending after its first event.
-            false => {
-                let event = if request.contains("SendStreamingMessage") {
-                    format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}")
-                } else {
-                    ":".to_owned()
-                };
-                format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{event}\n\n")
-            }
+            let event = if request.contains("SendStreamingMessage") {
+                format!("data: {{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{working}}}")
+            } else {
+                ":".to_owned()
+            };
+            format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n{event}\n\n")
         };
         let _ = socket.write_all(answer.as_bytes()).await;
         sleep(Duration::from_secs(60)).await;

@@ -188,9 +188,9 @@ impl Client {
 /// The operations of A2A.
 impl Client {
     /// Starts or continues a task and waits until it ends or asks a question, on one connection,
-    /// for [`Timeouts::read`] at most; [`Draft::return_immediately`] does not wait. Use
-    /// [`Client::run`] for longer tasks. A failed task is no error here; [`Answer::ok`] makes it
-    /// one.
+    /// for [`Timeouts::read`](crate::Timeouts::read) at most; [`Draft::return_immediately`] does
+    /// not wait. Use [`Client::run`] for longer tasks. A failed task is no error here;
+    /// [`Answer::ok`] makes it one.
     pub async fn send(&self, draft: impl Into<Draft>) -> Result<Answer, Error> {
         let response = self.call(operation::send(draft.into().into())).await?;
         let empty =

@@ -232,7 +232,7 @@ impl Context {
     /// Delegates work to another agent of the mesh and waits for the end; see [`Delegation`].
     /// Meanwhile this task holds no slot of the worker.
     ///
-    /// - The result is a [`Delegated`].
+    /// - The result is a [`Delegated`](crate::Delegated).
     /// - If the other agent fails, rejects the work or is cancelled, its full failure is returned
     ///   as the [`Error`]: `?` passes it on, and this agent is added to the chain of causes.
     /// - Questions of the other agent become questions of this task, and the answers are passed
