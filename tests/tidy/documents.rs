@@ -98,8 +98,10 @@ fn paths(span: &str) -> Vec<String> {
     }
     let first = path.split('/').next().unwrap_or_default();
     let is_below_root = path.contains('/') && first != "target" && root().join(first).is_dir();
-    let is_source = SOURCES.iter().any(|ending| path.ends_with(ending));
-    if is_below_root || is_source { expanded(path) } else { Vec::new() }
+    let is_source = SOURCES.iter().any(|ending| path.ends_with(ending) && path != *ending);
+    // `x.rs` and `x/tests.rs` stand for any name.
+    let is_placeholder = first == "x" || first.starts_with("x.");
+    if (is_below_root || is_source) && !is_placeholder { expanded(path) } else { Vec::new() }
 }
 
 fn expanded(path: &str) -> Vec<String> {
@@ -140,9 +142,9 @@ fn fits(name: &str, pattern: &str) -> bool {
 #[test]
 fn paths_are_found_between_backquotes() {
     let text = "See `tests/run` and\n`services/a/{b,c}.rs::name`, not `/health` or `a b`.\n\
-                ```sh\n`tests/none`\n```\n| `x.rs:12` |";
+                ```sh\n`tests/none`\n```\n| `d.rs:12` `x/tests.rs` `.rs` |";
     let found: Vec<_> = spans(text).iter().flat_map(|(_, span)| paths(span)).collect();
-    assert_eq!(found, ["tests/run", "services/a/b.rs", "services/a/c.rs", "x.rs"]);
+    assert_eq!(found, ["tests/run", "services/a/b.rs", "services/a/c.rs", "d.rs"]);
     let tracked = [PathBuf::from("services/a/b.rs")];
     assert!(exists("services/*/b.rs", &tracked) && exists("services/a", &tracked));
     assert!(exists("a/b.rs", &tracked) && exists("b.rs", &tracked));

@@ -25,10 +25,10 @@ const TERMS: &[(&str, &str)] = &[
     ("backpressure", "services/coordinator/src/engine"),
     ("circuit breaker", "services/coordinator/src/policy/circuit_breaker.rs"),
     ("rebalance", "services/coordinator/src/cluster/rebalance.rs"),
-    ("ssrf", "services/chassis/src"),
-    ("dns rebinding", "services/chassis/src/server"),
+    ("ssrf", "services/chassis/src/net/dial"),
+    ("dns rebinding", "services/chassis/src/server/host.rs"),
     ("deadlock", "services/coordinator/src/engine"),
-    ("outlier ejection", "services/chassis/src/client"),
+    ("outlier ejection", "services/gateway/src/coordinators"),
     ("idempotency key", "services/coordinator/src/calls"),
     ("group commit", "services/coordinator/src/engine"),
 ];
