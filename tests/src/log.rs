@@ -3,9 +3,10 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
@@ -33,7 +34,7 @@ impl Log {
     }
 
     pub fn lines(&self) -> Vec<Value> {
-        let bytes = self.text.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = self.text.0.lock().clone();
         let text = String::from_utf8(bytes).expect("a log is UTF-8");
         text.lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
     }
@@ -46,7 +47,7 @@ impl Log {
 
 impl Write for Text {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -5,7 +5,7 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -29,6 +29,7 @@ use opentelemetry_proto::tonic::{
     logs::v1::LogRecord,
     trace::v1::{ScopeSpans, Span, span, status::StatusCode},
 };
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::{
     net::TcpListener,
@@ -263,8 +264,8 @@ impl Collector {
     }
 }
 
-fn lock<T>(received: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    received.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(received: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    received.lock()
 }
 
 impl Received {

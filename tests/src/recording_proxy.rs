@@ -1,10 +1,8 @@
 //! TCP proxy that records every byte a server sends, for searches of answers for private text.
 
-use std::{
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{net::SocketAddr, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
@@ -38,7 +36,7 @@ impl RecordingProxy {
 
     /// All bytes that the server has sent so far, over all connections.
     pub fn recorded(&self) -> Vec<u8> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.recorded.lock().clone()
     }
 }
 
@@ -63,7 +61,7 @@ async fn record(
 ) {
     let mut buffer = vec![0; 16 * 1024];
     while let Ok(n @ 1..) = from.read(&mut buffer).await {
-        recorded.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&buffer[..n]);
+        recorded.lock().extend_from_slice(&buffer[..n]);
         if to.write_all(&buffer[..n]).await.is_err() {
             return;
         }

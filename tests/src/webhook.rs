@@ -3,7 +3,7 @@
 use std::{
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Empty};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
@@ -69,8 +70,8 @@ impl Webhook {
     }
 }
 
-fn lock(received: &Mutex<Vec<Notification>>) -> std::sync::MutexGuard<'_, Vec<Notification>> {
-    received.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(received: &Mutex<Vec<Notification>>) -> parking_lot::MutexGuard<'_, Vec<Notification>> {
+    received.lock()
 }
 
 async fn serve(

@@ -2,15 +2,13 @@
 //! second one waits until the key is durable and then finds it in the store, or claims it if
 //! the first was rejected.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use faultline_proto::{
     a2a::{SendMessageConfiguration, SendMessageRequest},
     id::TaskId,
 };
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use prost_types::Struct;
 use ring::digest::{SHA256, digest};
@@ -73,7 +71,7 @@ impl KeyClaims {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<KeyName, HeldKey>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::task::failure_origin::is_born_here;
 use std::time::Duration;
 
+use faultline_chassis::backoff::Backoff;
 use faultline_proto::{Failure, reason::Retry, v1::NotRetried};
 
 /// The least time in which an attempt may come to anything.
@@ -132,9 +133,8 @@ fn is_retryable(failure: &Failure, idempotent: bool) -> bool {
 }
 
 fn backoff(rules: &RetryRules, situation: &Situation) -> Duration {
-    let factor = 2u32.saturating_pow(situation.retries);
-    let pause = rules.base.saturating_mul(factor).min(rules.cap);
-    pause.mul_f64(1.0 + JITTER * (2.0 * situation.chance - 1.0)).min(rules.cap)
+    let backoff = Backoff::new(rules.base, rules.cap).jitter(1.0 - JITTER, 1.0 + JITTER);
+    backoff.pause(situation.retries, situation.chance).min(rules.cap)
 }
 
 /// How many retries all tasks of an agent have together: when most of what it is given fails,

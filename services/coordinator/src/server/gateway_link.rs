@@ -11,7 +11,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -29,6 +29,7 @@ use faultline_proto::{
     v1::{self, Call, End, Frame, Moved, Reply, call, link_server::Link, reply},
 };
 use futures::{FutureExt, Stream, StreamExt, stream};
+use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
@@ -422,8 +423,8 @@ impl Line {
         }
     }
 
-    fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    fn streams(&self) -> parking_lot::MutexGuard<'_, HashMap<u64, Arc<Reader>>> {
+        self.streams.lock()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use faultline_proto::{
     reason,
 };
 use futures::{Stream, stream};
+use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, Interval, MissedTickBehavior, interval},
@@ -183,7 +184,7 @@ impl RecentDemand {
     fn get(&self, core: &Core) -> Result<Arc<DemandSnapshot>, Error> {
         core.lock().check_served()?;
         // Held while a new snapshot is taken: concurrent calls wait for that one.
-        let mut kept = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.snapshot.lock();
         if let Some(recent) = kept.as_ref().filter(|s| s.taken.elapsed() < self.age_max) {
             return Ok(Arc::clone(recent));
         }

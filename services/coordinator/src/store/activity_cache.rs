@@ -1,13 +1,11 @@
 //! A cache of task counts over time. Counts of the past do not change, so each bucket is
 //! counted once, however often a screen asks.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use faultline_chassis::limits;
 use faultline_proto::v1::AgentActivity;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{store::Buckets, task::Millis};
 
@@ -27,7 +25,7 @@ pub(crate) struct Counted {
 
 impl ActivityCache {
     fn lock(&self) -> MutexGuard<'_, VecDeque<Counted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The beginning of this time, as far as it was counted before.

@@ -22,7 +22,7 @@ pub(crate) mod testing;
 use std::{
     error::Error as _,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
@@ -37,12 +37,13 @@ use faultline_proto::{
     v1,
 };
 use futures::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, oneshot},
-    task::AbortHandle,
     time::{Instant, timeout, timeout_at},
 };
 use tokio_postgres::types::ToSql;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::address::without_password;
 pub use self::temp_database::Database;
@@ -95,7 +96,7 @@ pub(crate) struct Postgres {
     incoming: Mutex<Option<mpsc::Receiver<Notice>>>,
     secret: SigningSecret,
     /// It listens until the store is gone.
-    listener: AbortHandle,
+    _listener: AbortOnDropHandle<()>,
 }
 
 /// State that all parts of the store share.
@@ -208,8 +209,13 @@ impl Postgres {
         tokio::spawn(write::write_loop(Arc::clone(&shared), queue));
         tokio::spawn(notice::tell_loop(Arc::downgrade(&shared), to_tell));
         let listener = tokio::spawn(notice::listen_loop(Arc::downgrade(&shared), heard));
-        let (incoming, listener) = (Mutex::new(Some(incoming)), listener.abort_handle());
-        Ok(Self { shared, orders, incoming, secret, listener })
+        Ok(Self {
+            shared,
+            orders,
+            incoming: Mutex::new(Some(incoming)),
+            secret,
+            _listener: AbortOnDropHandle::new(listener),
+        })
     }
 
     fn read<'a, T: Send + 'a>(
@@ -266,12 +272,6 @@ fn pool(address: &Address, connections: usize) -> Result<Pool, String> {
         .wait_timeout(Some(POOL_WAIT_MAX))
         .create_timeout(Some(POOL_WAIT_MAX));
     pool.build().map_err(|e| e.to_string())
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        self.listener.abort();
-    }
 }
 
 impl Store for Postgres {
@@ -438,7 +438,7 @@ impl Cluster for Postgres {
     }
 
     fn notices(&self) -> mpsc::Receiver<Notice> {
-        let taken = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = self.incoming.lock().take();
         // A second call gets an empty channel.
         taken.unwrap_or_else(|| mpsc::channel(1).1)
     }

@@ -13,7 +13,7 @@ mod write;
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -24,6 +24,7 @@ use faultline_proto::{
     v1,
 };
 use futures::FutureExt;
+use parking_lot::Mutex;
 use prost::Message;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::{mpsc, oneshot};

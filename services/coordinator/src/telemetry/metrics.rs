@@ -1,11 +1,7 @@
 //! The metrics of the coordinator. Task outcomes are counted from confirmed events, so numbers
 //! and tasks agree. Agents are labels up to a limit; values that callers choose never are.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use faultline_chassis::{
     Metrics, limits,
@@ -22,6 +18,7 @@ use faultline_proto::{
     failure::state_word,
     v1::{self, AnswerAction, AnswerGiven, Event, Severity, call, event},
 };
+use parking_lot::Mutex;
 
 use tokio::time::Instant;
 
@@ -276,7 +273,7 @@ impl Meters {
 
     /// The label of an agent: its name, as long as there are not too many.
     pub(crate) fn label(&self, agent: &str) -> String {
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         if names.contains(agent) {
             return agent.to_owned();
         }
@@ -290,7 +287,7 @@ impl Meters {
     /// The same of an agent that a failure names: it may be anybody's word.
     fn origin(&self, failure: &v1::Failure) -> String {
         let agent = failure.origin.as_ref().map_or("", |origin| origin.agent.as_str());
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.names.lock();
         match agent.is_empty() || names.contains(agent) {
             true => agent.to_owned(),
             false => OTHER.to_owned(),

@@ -3,14 +3,16 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use bytes::Bytes;
 use faultline_chassis::{
     TraceContext,
+    backoff::Backoff,
     dial::{Connector, Forbidden},
+    error_chain::one_line,
     limits,
     metrics::Counters,
     telemetry::{Span, SpanKind, link},
@@ -26,6 +28,7 @@ use hyper_util::{
     client::legacy::Client,
     rt::{TokioExecutor, TokioTimer},
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
@@ -98,7 +101,7 @@ impl Courier {
             Err(_) => Answer::NotNow { why: "no answer in time".to_owned(), after: None },
             Ok(Err(error)) => match Forbidden::find_in(&error) {
                 Some(forbidden) => Answer::Never { why: forbidden.to_string() },
-                None => Answer::NotNow { why: causes(&error), after: None },
+                None => Answer::NotNow { why: one_line(&error), after: None },
             },
             Ok(Ok(response)) => {
                 status = response.status().as_u16();
@@ -120,7 +123,7 @@ impl Courier {
     }
 
     fn host(&self, name: &str) -> Arc<Semaphore> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.hosts.lock();
         if let Some(known) = hosts.get(name).and_then(Weak::upgrade) {
             return known;
         }
@@ -180,19 +183,8 @@ fn read<B>(response: &Response<B>) -> Answer {
 /// How long before the next attempt, `tried` having failed so far. `luck` is between 0 and 1 and
 /// spreads those who failed together.
 pub(crate) fn pause(first: Duration, tried: u32, luck: f64) -> Duration {
-    let doubled = first.max(PAUSE_MIN).saturating_mul(1 << tried.saturating_sub(1).min(30));
-    doubled.min(limits::PUSH_BACKOFF_MAX).mul_f64(0.5 + luck / 2.0)
-}
-
-/// An error with its causes, on one line.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text = format!("{text}: {cause}");
-        next = cause.source();
-    }
-    text
+    let backoff = Backoff::new(first.max(PAUSE_MIN), limits::PUSH_BACKOFF_MAX);
+    backoff.pause(tried.saturating_sub(1), luck)
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! The read side: rows and events, folded into tasks.
 
-use std::{
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use bytes::Bytes;
 use faultline_chassis::limits;
 use faultline_proto::{a2a::TaskState, id::TaskId};
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_iter, types::Value};
 
 use crate::store::{
@@ -229,13 +226,13 @@ impl Readers {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => self.open().map_err(unavailable)?,
         };
         let done = work(&connection);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < READERS_KEPT {
             idle.push(connection);
         }
