@@ -90,7 +90,9 @@ impl Span {
             self.set(RPC_STATUS, "CANCELLED");
         }
         match self.kind() {
-            Some(SpanKind::Client) => self.error("CANCELLED", "the caller did not wait for the answer"),
+            Some(SpanKind::Client) => {
+                self.error("CANCELLED", "the caller did not wait for the answer")
+            }
             _ => self,
         }
     }

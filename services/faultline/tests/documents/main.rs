@@ -4,6 +4,7 @@
 mod approvals;
 mod blocks;
 mod compile;
+mod configuration;
 mod data;
 mod dry_run;
 mod inline;
@@ -12,6 +13,7 @@ mod postgres;
 mod refunds;
 mod roles;
 mod session;
+mod source;
 
 use std::path::{Path, PathBuf};
 

@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// If set, the documents are updated with the printed outputs.
-const WRITE: &str = "FAULTLINE_WRITE_DOCUMENTS";
+pub(crate) const WRITE: &str = "FAULTLINE_WRITE_DOCUMENTS";
 /// Timeout for one command.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The address in the documents.
