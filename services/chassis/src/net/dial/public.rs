@@ -1,4 +1,4 @@
-//! SSRF guard: webhooks may reach globally routable addresses only. The ranges are those of IANA's
+//! SSRF guard: webhooks and remote agents may use globally routable addresses only. The ranges are those of IANA's
 //! special-purpose registries, and addresses inside public ranges at which a cloud answers the
 //! machines it hosts. An IPv6 address outside the allocated global range is refused.
 
