@@ -1,7 +1,7 @@
 //! Allocation limits for decoding, against a decompression bomb: an element of a few bytes on the
 //! wire or in JSON can take several hundred in memory. The estimate here counts elements of lists
-//! and entries of maps, and not their text, which takes no more than its encoding. `build/allocation.rs`
-//! generates the layout of each message.
+//! and entries of maps, and not their text, which takes no more than its encoding.
+//! `build/allocation.rs` generates the layout of each message.
 
 use std::{cell::Cell, mem::size_of};
 

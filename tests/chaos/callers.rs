@@ -180,7 +180,8 @@ impl Caller {
         None
     }
 
-    /// The reason why the refusal of an answer contradicts the stored events of its task, if it does.
+    /// The reason why the refusal of an answer contradicts the stored events of its task, if it
+    /// does.
     async fn unjustified_refusal(&mut self, params: &Value, error: &Value) -> Option<String> {
         let id = params["message"]["taskId"].as_str().unwrap_or_default();
         let end = Instant::now() + TASK;
@@ -399,8 +400,8 @@ fn last_state(frame: &Value) -> Option<String> {
     state.filter(|state| is_final(state)).map(str::to_owned)
 }
 
-/// The reason why the refusal of this answer is wrong, if it is. Only the loss of a worker withdraws
-/// an unanswered question; the next attempt may ask it again.
+/// The reason why the refusal of this answer is wrong, if it is. Only the loss of a worker
+/// withdraws an unanswered question; the next attempt may ask it again.
 fn refusal_flaw(events: &[Entry], message: &Value) -> Option<&'static str> {
     let took = |e: &Entry| e.kind == "answered" && e.body["message"]["messageId"] == *message;
     if events.iter().any(took) {

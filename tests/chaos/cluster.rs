@@ -49,8 +49,8 @@ struct Limits {
 }
 
 const LIMITS: Limits = Limits { finish: Duration::from_secs(150), settle: Duration::from_secs(60) };
-/// For a comparison with a mesh that may never become idle. Both meshes have the same limits, so that
-/// a violation is not caused by a shorter time.
+/// For a comparison with a mesh that may never become idle. Both meshes have the same limits, so
+/// that a violation is not caused by a shorter time.
 const SHORT: Limits = Limits { finish: Duration::from_secs(40), settle: Duration::from_secs(20) };
 /// Number of tasks whose events are printed after violations.
 const SHOWN: usize = 3;
@@ -251,8 +251,8 @@ async fn single_coordinator_keeps_acknowledged_tasks_under_random_faults() {
     try_seeds("single_coordinator", ALONE, 1, 10).await;
 }
 
-/// Faults that outlast the lease, after which a coordinator acts on tasks that it no longer owns. Most
-/// stall the link to the database, so that delayed writes arrive after a take-over.
+/// Faults that outlast the lease, after which a coordinator acts on tasks that it no longer owns.
+/// Most stall the link to the database, so that delayed writes arrive after a take-over.
 fn absences(seconds: u64) -> Vec<Step> {
     let lasts = 2 * LEASE;
     let every = LEASE * 5 / 4;

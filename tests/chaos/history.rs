@@ -1,5 +1,5 @@
-//! Checks the records of the clients of `kills` against the store: every acknowledged task has ended
-//! once, with the expected output, and streams have no gap and no duplicate.
+//! Checks the records of the clients of `kills` against the store: every acknowledged task has
+//! ended once, with the expected output, and streams have no gap and no duplicate.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ pub(crate) async fn check(rpc: &Rpc, records: &[Record]) -> Summary {
     summary
 }
 
-/// Waits until no task is running, known to a client or not. A task may wait for an answer forever if
-/// its client never received its id.
+/// Waits until no task is running, known to a client or not. A task may wait for an answer forever
+/// if its client never received its id.
 async fn settle(rpc: &Rpc) {
     for state in ["TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"] {
         until(&format!("no task is in {state}"), SETTLE, async || {
@@ -88,8 +88,8 @@ async fn check_record(rpc: &Rpc, record: &Record, summary: &mut Summary) {
     summary.canceled += usize::from(state == CANCELED);
 }
 
-/// Over all its connections a subscriber has received every event once and in order, and the fold of
-/// the events is the stored task.
+/// Over all its connections a subscriber has received every event once and in order, and the fold
+/// of the events is the stored task.
 async fn check_frames(rpc: &Rpc, record: &Record, stored: &serde_json::Value) {
     let ids: Vec<u64> = record.frames.iter().map(|f| f.id.expect("a task's event")).collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "out of order or doubled: {ids:?} of {record:?}");

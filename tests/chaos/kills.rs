@@ -44,8 +44,8 @@ struct Round {
     victims: Vec<Victim>,
 }
 
-/// Mostly one victim per round; sometimes several, as when a machine fails. The first rounds contain
-/// every victim, for any seed.
+/// Mostly one victim per round; sometimes several, as when a machine fails. The first rounds
+/// contain every victim, for any seed.
 fn plan(rng: &mut StdRng, rounds: u64) -> Vec<Round> {
     let all =
         [Victim::Coordinator, Victim::Gateway, Victim::Worker(0), Victim::Worker(1), Victim::Link];
@@ -87,7 +87,8 @@ async fn acknowledged_tasks_survive_kill_nine_of_any_process() {
     let seed = setting("FAULTLINE_SEED").unwrap_or_else(rand::random);
     eprintln!("FAULTLINE_ROUNDS={rounds} FAULTLINE_SEED={seed}");
     let start = Instant::now();
-    // Short intervals, so that a lost worker is detected within a round; and more attempts than kills.
+    // Short intervals, so that a lost worker is detected within a round; and more attempts than
+    // kills.
     let plan_of_mesh = Plan::default()
         .workers(&["echo,script", "echo,script"])
         .with("reattach_grace_ms = 400")

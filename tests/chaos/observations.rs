@@ -11,8 +11,8 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
-/// A task that the mesh has acknowledged, as one client observed it. The client updates it until the
-/// end of its run; the checker compares it with the store.
+/// A task that the mesh has acknowledged, as one client observed it. The client updates it until
+/// the end of its run; the checker compares it with the store.
 #[derive(Clone, Debug)]
 pub(crate) struct Observation {
     pub(crate) client: String,

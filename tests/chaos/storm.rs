@@ -1,5 +1,5 @@
-//! Hundreds of clients that reset their connections in mid-request, on a machine under CPU load. The
-//! calls of other clients must still succeed.
+//! Hundreds of clients that reset their connections in mid-request, on a machine under CPU load.
+//! The calls of other clients must still succeed.
 
 use std::{
     sync::{

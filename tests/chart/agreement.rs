@@ -57,8 +57,9 @@ fn digest(token: &str) -> String {
     String::from_utf8(output.stdout).expect("it is text")
 }
 
-/// The secrets that the commands of README.md create: tokens of a caller and an operator with the list
-/// of their digests, and the credentials of the mesh as token and digest, by the name of the secret.
+/// The secrets that the commands of README.md create: tokens of a caller and an operator with the
+/// list of their digests, and the credentials of the mesh as token and digest, by the name of the
+/// secret.
 struct Callers {
     caller: String,
     operator: String,
@@ -123,7 +124,8 @@ pub(crate) fn environment(container: &Value) -> Environment {
     known
 }
 
-/// A rendered release, and a directory from which the binary loads the configuration of a container.
+/// A rendered release, and a directory from which the binary loads the configuration of a
+/// container.
 pub(crate) struct LoadedRelease {
     pub(crate) objects: Vec<Value>,
     pub(crate) dir: TempDir,
@@ -338,7 +340,8 @@ fn readme_counts_database_connections_correctly() {
     assert!(readme.contains(&sum), "README.md does not contain {sum}");
 }
 
-/// A connection pooler drops the options that coordinators connect with, so the role has to set them.
+/// A connection pooler drops the options that coordinators connect with, so the role has to set
+/// them.
 #[test]
 fn readme_sets_connection_options_on_the_role() {
     let readme = fs::read_to_string(chart().join("README.md")).expect("there is a README");

@@ -17,8 +17,8 @@ pub(crate) const KINDS: [&str; 4] =
 /// A kind, its version, and its paths with their types.
 type Form = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
-/// The part of each kind that the chart uses: every allowed path and its type; `!` is required. `*` is
-/// any item or key.
+/// The part of each kind that the chart uses: every allowed path and its type; `!` is required. `*`
+/// is any item or key.
 const FORMS: &[Form] = &[
     (
         "ScaledObject",

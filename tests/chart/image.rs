@@ -1,5 +1,5 @@
-//! The container image: `deploy/Dockerfile` agrees with the chart and with compose. The file is read
-//! and not built.
+//! The container image: `deploy/Dockerfile` agrees with the chart and with compose. The file is
+//! read and not built.
 
 use std::{collections::BTreeSet, fs};
 

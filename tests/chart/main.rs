@@ -1,6 +1,6 @@
-//! Tests of the Helm chart in `deploy/helm`: Kubernetes and KEDA accept its objects, the binary reads
-//! its configuration, and pods have least privilege. No cluster is needed: helm renders the chart, at
-//! the version that `install` pins.
+//! Tests of the Helm chart in `deploy/helm`: Kubernetes and KEDA accept its objects, the binary
+//! reads its configuration, and pods have least privilege. No cluster is needed: helm renders the
+//! chart, at the version that `install` pins.
 
 mod agreement;
 mod custom_resources;

@@ -170,8 +170,8 @@ fn each_pod_rule_detects_a_violation() {
     }
 }
 
-/// Gateways and coordinators are spread over zones. Workers start in any zone: waiting tasks are worse
-/// than an uneven spread.
+/// Gateways and coordinators are spread over zones. Workers start in any zone: waiting tasks are
+/// worse than an uneven spread.
 #[test]
 fn only_workers_tolerate_an_uneven_zone_spread() {
     for workload in workloads(&rendered(SIZES[2])) {

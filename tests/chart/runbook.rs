@@ -1,5 +1,5 @@
-//! The runbook in the README of the chart: it covers every reason and cluster alert for operators, and
-//! names no unknown reason.
+//! The runbook in the README of the chart: it covers every reason and cluster alert for operators,
+//! and names no unknown reason.
 
 use std::{collections::BTreeSet, fs};
 

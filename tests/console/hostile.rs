@@ -1,5 +1,5 @@
-//! Attack by a hostile web page (CSRF and DNS rebinding) in a real browser, on the machine of a mesh
-//! without tokens: it fails to start, read, answer or cancel tasks on both ports.
+//! Attack by a hostile web page (CSRF and DNS rebinding) in a real browser, on the machine of a
+//! mesh without tokens: it fails to start, read, answer or cancel tasks on both ports.
 
 use std::process::Stdio;
 

@@ -1,6 +1,6 @@
-//! Tests of the console in a real browser, against three meshes: one with ten thousand tasks, one with
-//! tokens, and an empty one. `browser` drives it and writes a JSON line for each check; `install` puts
-//! the driver below the target directory.
+//! Tests of the console in a real browser, against three meshes: one with ten thousand tasks, one
+//! with tokens, and an empty one. `browser` drives it and writes a JSON line for each check;
+//! `install` puts the driver below the target directory.
 
 mod agents;
 mod hostile;

@@ -1,5 +1,5 @@
-//! The table of docs/interop.md: a row for each check, a column for each client, and in each cell the
-//! bindings on which the check passed.
+//! The table of docs/interop.md: a row for each check, a column for each client, and in each cell
+//! the bindings on which the check passed.
 
 use std::fmt::Write as _;
 

@@ -1,5 +1,5 @@
-//! Consistency of the files in `deploy/`: Prometheus rules, the dashboard, the collector and compose
-//! refer only to metrics, services and files that exist.
+//! Consistency of the files in `deploy/`: Prometheus rules, the dashboard, the collector and
+//! compose refer only to metrics, services and files that exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,5 @@
-//! A user-written worker in operation: configuration, logs, probes, metrics, drain and exit codes, all
-//! provided by `faultline_worker::main`.
+//! A user-written worker in operation: configuration, logs, probes, metrics, drain and exit codes,
+//! all provided by `faultline_worker::main`.
 
 use std::{fs, path::Path};
 

@@ -1,5 +1,5 @@
-//! Tests of traces: a collector on a real socket receives the spans of real processes, and the whole
-//! tree of a task is checked: parents, links, kinds, names, statuses, events and attributes.
+//! Tests of traces: a collector on a real socket receives the spans of real processes, and the
+//! whole tree of a task is checked: parents, links, kinds, names, statuses, events and attributes.
 
 mod exporting;
 mod questions;

@@ -1,5 +1,5 @@
-//! Questions in traces: no span is open while a task waits for an answer. The task continues in the trace
-//! of the answer, with a span link to the question.
+//! Questions in traces: no span is open while a task waits for an answer. The task continues in the
+//! trace of the answer, with a span link to the question.
 
 use faultline_tests::{
     Collector,

@@ -38,8 +38,8 @@ async fn trace_is_complete_after_a_kill_of_the_coordinator() {
     .await;
     assert_eq!(task::state(&ended), FAILED);
     let send = "lf.a2a.v1.A2AService/SendMessage";
-    // The kill cut the delegating call, which was repeated; the parent of the child is the span of the
-    // first call, whose server span was lost.
+    // The kill cut the delegating call, which was repeated; the parent of the child is the span of
+    // the first call, whose server span was lost.
     let root = task::id(&task).to_owned();
     let spans = collector
         .until_spans(&trace_id, "both runs and the server span of the outer attempt", |spans| {

@@ -80,7 +80,7 @@ fn requests_have_a_limit_and_answers_have_none() {
 }
 
 #[test]
-fn what_is_not_protobuf_is_left_to_the_decoder() {
+fn invalid_protobuf_is_left_to_the_decoder() {
     let budget = Budget::new(1000);
     for wire in [&[0xff][..], &[0x0a, 0xff], &[0x0a, 5, 1], &[0x0b, 0x0c], &[0x09, 1]] {
         assert_eq!(check::<SendMessageRequest>(wire, &budget), Ok(()), "{wire:?}");

@@ -109,7 +109,7 @@ fn said(results: Vec<Result<(), Failure>>, id: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_is_anothers_is_not_found_in_the_same_words_as_nothing() {
+async fn foreign_task_error_equals_unknown_task_error() {
     let mut bench = Bench::start(vec![notifying("a"), notifying("b")]).await;
     let sent = bench.send(request("a", "hi"), &principal("ann"));
     let assign = bench.assigned().await;
@@ -132,7 +132,7 @@ async fn what_is_anothers_is_not_found_in_the_same_words_as_nothing() {
 }
 
 #[tokio::test]
-async fn a_list_shows_only_what_is_the_callers() {
+async fn list_shows_own_tasks_only() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
     for (whose, agent) in [("ann", "a"), ("ann", "b"), ("ben", "a"), ("", "a")] {
         let mut hi = at_once(request(agent, "hi"));
@@ -184,7 +184,7 @@ async fn an_agent_out_of_bounds_is_denied_whether_it_exists_or_not() {
 }
 
 #[tokio::test]
-async fn an_operator_inspects_everybodys_tasks() {
+async fn operator_inspects_tasks_of_all_principals() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let task = task_of(bench.send(at_once(request("a", "hi")), &principal("ann"))).await;
     bench.assigned().await;
@@ -208,7 +208,7 @@ async fn a_task_keeps_its_principal_through_a_restart() {
 }
 
 #[tokio::test]
-async fn a_card_is_kept_and_so_is_when_it_changed() {
+async fn card_and_its_change_time_survive_a_restart() {
     let changed = |bench: &Bench| {
         let agents = bench.core.agents(&AgentsRequest::default()).unwrap().agents;
         let [agent] = &agents[..] else { panic!("one agent, not {agents:?}") };

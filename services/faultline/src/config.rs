@@ -24,8 +24,11 @@ use crate::remote::Remote;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// The gateway, which serves A2A over HTTP to clients.
     pub gateway: faultline_gateway::Config,
+    /// The coordinator, which owns tasks and keeps them in its store.
     pub coordinator: faultline_coordinator::Config,
+    /// The worker, which runs agents.
     pub worker: faultline_worker::Config,
     /// Agents outside this mesh that the worker offers, by the names that it offers them under.
     pub remote: BTreeMap<String, Remote>,
@@ -33,6 +36,7 @@ pub struct Config {
     pub mesh: MeshConfig,
     /// The tokens that callers of the gateway present.
     pub auth: Auth,
+    /// Logs and the export of traces, in every process.
     pub log: Log,
     /// The metrics registry of the process; not configurable.
     #[serde(skip)]

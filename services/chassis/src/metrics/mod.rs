@@ -4,6 +4,8 @@
 //! of its own. May depend on `net` and `client`.
 //!
 //! No label may have values that callers choose: ids, principals, texts.
+//!
+//! May use: net and client.
 
 pub mod calls;
 pub mod export;

@@ -1,6 +1,7 @@
 //! Byte streams: TCP and in-process networks, name resolution, dialling with TLS and the SSRF
-//! guard, and the cut of connections whose peer does not read. Depends on no other folder of this
-//! crate.
+//! guard, and the cut of connections whose peer does not read.
+//!
+//! May use: no other folder of this crate.
 
 pub mod dial;
 pub mod network;

@@ -1,6 +1,8 @@
 //! One long-running process around a service: logs and OTLP, signals and graceful shutdown, the
 //! admin port with metrics and probes, and the exit code. All roles of the binary, and workers
 //! written by users, run in it. May depend on every other folder.
+//!
+//! May use: every other folder.
 
 pub mod admin;
 pub mod descriptors;

@@ -1,6 +1,8 @@
 //! The server: one accept loop for HTTP/1.1 and HTTP/2 on one port, with or without TLS; quotas
 //! that bound the cost of a slow or hostile client; and the layers around every gRPC service. May
 //! depend on every folder but `process`.
+//!
+//! May use: every other folder but process.
 
 mod address;
 mod authenticate;

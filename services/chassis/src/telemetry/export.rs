@@ -91,8 +91,8 @@ impl Exporter {
     }
 }
 
-/// Exports the batches of one queue to one target. Owned by the exporter thread, which runs it until
-/// its queue is closed and empty.
+/// Exports the batches of one queue to one target. Owned by the exporter thread, which runs it
+/// until its queue is closed and empty.
 struct BatchSender {
     queue: &'static ExportQueue,
     target: Target,

@@ -1,11 +1,13 @@
 //! Logs and spans of one process: the standard `OTEL_` variables, recording, and the export by
 //! OTLP. Without an exporter no span is recorded; trace ids exist all the same, because [`trace`]
-//! propagates them. May depend on `net`.
+//! propagates them.
 //!
 //! The spans of the mesh do not use `tracing` or the SDK: a sampled task makes six of them, and all
 //! six may cost some 10 µs (`faultline bench tracing`). A span is recorded directly as its OTLP
 //! bytes. The spans of agents come through OpenTelemetry's API and SDK (`bridge`) and are children
 //! of their attempts.
+//!
+//! May use: net.
 
 mod bridge;
 mod export;

@@ -170,7 +170,9 @@ impl Http {
         };
         tokio::select! {
             biased;
-            response = self.client.request(request) => response.map_err(|error| no_response(&error)),
+            response = self.client.request(request) => {
+                response.map_err(|error| no_response(&error))
+            }
             () = silent => Err(Layer::Read.ran_out(self.timeouts.read.unwrap_or_default())),
         }
     }

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_one_task_one_attempt_and_one_principal() {
+    fn attempt_token_names_task_attempt_and_principal() {
         let (tokens, ann) = (Tokens::new(&[1; 32]), attempt(2, "ann"));
         let token = tokens.of(&ann);
         let said = AttemptClaims::read(&token).unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_not_read_or_not_believed() {
+    fn malformed_or_forged_token_is_rejected() {
         let (tokens, ann) = (Tokens::new(&[1; 32]), attempt(1, "ann"));
         let token = tokens.of(&ann);
         for bad in ["", "v1", "v1.x.1.00", "v2.", &token[3..], &token.replacen(".1.", ".-1.", 1)] {

@@ -1,5 +1,5 @@
-//! A call as it arrives: its caller, the role of its credential, the token of the attempt that makes
-//! it, and its idempotency key.
+//! A call as it arrives: its caller, the role of its credential, the token of the attempt that
+//! makes it, and its idempotency key.
 //!
 //! May use: task, policy, telemetry and store.
 

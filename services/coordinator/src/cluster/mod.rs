@@ -1,7 +1,7 @@
 //! Several coordinators on one PostgreSQL store: leases, take-over, notifications, writes to and
 //! watches of tasks that another coordinator owns, and rebalancing of workers.
 //!
-//! May use: task, policy, telemetry, store and engine.
+//! May use: task, policy, telemetry, store, calls, webhooks and engine.
 
 pub(crate) mod lease;
 pub(crate) mod notifications;

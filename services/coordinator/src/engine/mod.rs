@@ -1,7 +1,7 @@
 //! The in-memory state behind one lock: active tasks, workers, queues and timers, and the pipeline
 //! that makes each change durable (group commit) before anybody sees it.
 //!
-//! May use: task, policy, telemetry and store.
+//! May use: task, policy, telemetry, store, calls and webhooks.
 
 pub(crate) mod active_task;
 pub(crate) mod admission;

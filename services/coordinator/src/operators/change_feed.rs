@@ -69,7 +69,7 @@ impl Core {
                 Changes { rows, gone, missed }
             }
             Err(error) => {
-                tracing::warn!(%error, "the changed tasks cannot be read: watchers are sent `missed`");
+                tracing::warn!(%error, "changed tasks cannot be read: watchers get `missed`");
                 Changes { rows: Vec::new(), gone: Vec::new(), missed: true }
             }
         })

@@ -1,6 +1,6 @@
 //! The operators' queries and actions: overview, task lists, activity over time, live changes.
 //!
-//! May use: task, policy, telemetry, store, engine, cluster and api.
+//! May use: task, policy, telemetry, store, calls, webhooks, engine, cluster and api.
 
 pub(crate) mod actions;
 pub(crate) mod change_feed;

@@ -18,6 +18,8 @@ use crate::{
 /// The shortest lease.
 const LEASE_MS_MIN: u64 = 500;
 
+/// The effective policy of one agent. Computed when a worker offers the agent, held by the registry
+/// under the state lock, and replaced by the next offer.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     /// For tasks of callers.
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_operator_beats_the_agent_beats_the_default() {
+    fn operator_setting_overrides_agent_and_default() {
         let says = |retries| AgentOffer { retries, ..offer("a") };
         let operator = with(AgentPolicy { retries: Some(7), ..AgentPolicy::default() });
         assert_eq!(Policy::of(&operator, &says(Some(5))).retry.retries, 7);
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_names_its_key() {
+    fn invalid_policy_names_its_key() {
         let one = |own| with(own);
         let table = [
             (Config { retry_cap_ms: 0, ..Config::default() }, "coordinator.retry_cap_ms"),

@@ -58,7 +58,9 @@ impl Core {
     async fn deliver(self: Arc<Self>, key: PushKey, stop: CancellationToken) {
         let delivering = async {
             while let Err(error) = self.deliver_rest(&key, &stop).await {
-                tracing::debug!(task.id = %key.task, push = key.id, %error, "the delivery cannot read the store: retrying");
+                tracing::debug!(
+                    task.id = %key.task, push = key.id, %error, "the store cannot be read: retrying"
+                );
                 sleep(STORE_PAUSE).await;
             }
         };

@@ -72,7 +72,7 @@ async fn tried(bench: &Bench, task_id: &str, caller: &Caller) -> Vec<Result<(), 
 }
 
 #[tokio::test]
-async fn nobody_finds_or_makes_one_for_a_task_of_somebody_else() {
+async fn push_config_of_another_principal_is_not_found() {
     let bench = bench().await;
     let (ann, bob) = (principal("ann"), principal("bob"));
     let task = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;
@@ -87,7 +87,7 @@ async fn nobody_finds_or_makes_one_for_a_task_of_somebody_else() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_card_does_not_offer_it_does_not_have_it() {
+async fn agent_without_the_push_capability_rejects_configs() {
     let bench = bench().await;
     let ann = principal("ann");
     let task = task_of(bench.send(at_once(request("quiet", "hi")), &ann)).await;
@@ -99,7 +99,7 @@ async fn an_agent_whose_card_does_not_offer_it_does_not_have_it() {
 }
 
 #[tokio::test]
-async fn a_configuration_inside_a_message_is_for_the_task_of_the_message() {
+async fn push_config_in_a_message_belongs_to_its_task() {
     let bench = bench().await;
     let ann = principal("ann");
     let other = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;
@@ -113,7 +113,7 @@ async fn a_configuration_inside_a_message_is_for_the_task_of_the_message() {
 }
 
 #[tokio::test]
-async fn an_end_that_comes_while_a_configuration_is_made_is_owed_to_it() {
+async fn task_end_during_push_config_creation_is_delivered() {
     let mut bench = bench().await;
     let ann = principal("ann");
     let task = task_of(bench.send(at_once(request("loud", "hi")), &ann)).await;

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_connections_of_strangers_to_a_coordinator_are_closed() {
+    fn idle_unauthenticated_connections_are_closed() {
         let bounds = Config::default().bounds().unwrap();
         assert_eq!(bounds.idle, Some(limits::IDLE_CONNECTION));
     }

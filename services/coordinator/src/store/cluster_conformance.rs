@@ -55,7 +55,7 @@ async fn hears(notices: &mut mpsc::Receiver<Notice>, wanted: Notice) {
 }
 
 #[tokio::test]
-async fn who_beats_sees_who_else_does_and_who_is_late_has_lapsed() {
+async fn heartbeat_lists_peers_and_late_lease_has_lapsed() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let load =
@@ -71,7 +71,7 @@ async fn who_beats_sees_who_else_does_and_who_is_late_has_lapsed() {
 }
 
 #[tokio::test]
-async fn what_nobody_has_is_taken_over_by_one() {
+async fn orphaned_task_is_taken_over_by_one_coordinator() {
     let database = Database::make().await;
     let (a, b, c) = (database.open().await, database.open().await, database.open().await);
     let mut lives = Vec::new();
@@ -107,7 +107,7 @@ async fn what_nobody_has_is_taken_over_by_one() {
 }
 
 #[tokio::test]
-async fn recovery_leaves_others_what_is_theirs() {
+async fn recovery_reads_only_own_tasks() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let (ours, theirs) = (insert(&a).await, insert(&b).await);
@@ -123,7 +123,7 @@ async fn recovery_leaves_others_what_is_theirs() {
 }
 
 #[tokio::test]
-async fn much_is_recovered_in_parts_and_what_is_damaged_is_left_out() {
+async fn large_recovery_is_paged_and_skips_corrupt_tasks() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let (lives, writes): (Vec<_>, Vec<_>) =
@@ -144,7 +144,7 @@ async fn much_is_recovered_in_parts_and_what_is_damaged_is_left_out() {
 }
 
 #[tokio::test]
-async fn who_stops_in_the_middle_does_not_keep_others_from_a_task_for_long() {
+async fn stalled_transaction_is_terminated() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let mut life = insert(&a).await;
@@ -157,7 +157,7 @@ async fn who_stops_in_the_middle_does_not_keep_others_from_a_task_for_long() {
 }
 
 #[tokio::test]
-async fn who_finds_no_connection_is_refused_and_the_lease_is_kept() {
+async fn exhausted_pool_rejects_reads_and_keeps_the_lease() {
     let database = Database::make().await;
     let settings = Settings { lease: Duration::from_secs(60), connections: 1 };
     let store = Postgres::open(&database.url(), settings).await.unwrap();
@@ -171,7 +171,7 @@ async fn who_finds_no_connection_is_refused_and_the_lease_is_kept() {
 }
 
 #[tokio::test]
-async fn a_task_follows_its_worker() {
+async fn task_is_adopted_with_its_worker() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let worker = WorkerId::new();
@@ -190,7 +190,7 @@ async fn a_task_follows_its_worker() {
 }
 
 #[tokio::test]
-async fn what_waits_is_claimed_by_one_and_the_oldest_first() {
+async fn queued_task_is_claimed_once_oldest_first() {
     let database = Database::make().await;
     let (a, b, c) = (database.open().await, database.open().await, database.open().await);
     let mut waiting = Vec::new();
@@ -217,7 +217,7 @@ async fn what_waits_is_claimed_by_one_and_the_oldest_first() {
 }
 
 #[tokio::test]
-async fn of_an_owner_and_another_the_first_wins() {
+async fn first_of_two_writes_to_a_version_wins() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let mut life = insert(&a).await;
@@ -233,7 +233,7 @@ async fn of_an_owner_and_another_the_first_wins() {
 }
 
 #[tokio::test]
-async fn batches_of_two_that_cross_both_come_through() {
+async fn crossing_batches_do_not_deadlock() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let mut lives = Vec::new();
@@ -254,7 +254,7 @@ async fn batches_of_two_that_cross_both_come_through() {
 }
 
 #[tokio::test]
-async fn a_key_is_of_one_task_whoever_writes_it() {
+async fn idempotency_key_belongs_to_one_task_across_coordinators() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let (first, one) = Life::insert("echo", "c", 1000);
@@ -275,7 +275,7 @@ async fn a_key_is_of_one_task_whoever_writes_it() {
 }
 
 #[tokio::test]
-async fn a_child_needs_a_parent_that_is_still_here() {
+async fn child_needs_a_parent_owned_by_the_inserter() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let parent = insert(&a).await;
@@ -288,7 +288,7 @@ async fn a_child_needs_a_parent_that_is_still_here() {
 }
 
 #[tokio::test]
-async fn others_hear_what_was_committed() {
+async fn commit_notifies_other_coordinators() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let (mut at_a, mut at_b) = (a.notices(), b.notices());
@@ -314,7 +314,7 @@ async fn others_hear_what_was_committed() {
 }
 
 #[tokio::test]
-async fn a_batch_that_is_broken_off_never_was_and_the_next_is_written() {
+async fn aborted_batch_leaves_nothing_and_the_next_is_written() {
     let database = Database::make().await;
     let a = database.open().await;
     let mut life = insert(&a).await;
@@ -339,7 +339,7 @@ async fn a_batch_that_is_broken_off_never_was_and_the_next_is_written() {
 }
 
 #[tokio::test]
-async fn nul_is_a_character_like_others() {
+async fn text_with_nul_is_stored() {
     let database = Database::make().await;
     let a = database.open().await;
     let (life, write) = Life::insert_of("ann\0", "echo", "c\0d", 1000);
@@ -354,7 +354,7 @@ async fn nul_is_a_character_like_others() {
 }
 
 #[tokio::test]
-async fn several_that_start_at_once_migrate_once_and_sign_alike() {
+async fn concurrent_starts_migrate_once_and_share_the_secret() {
     let database = Database::make().await;
     let opened = futures::future::join_all((0..6).map(|_| database.open())).await;
     assert!(opened.iter().all(|store| store.secret() == opened[0].secret()));
@@ -362,7 +362,7 @@ async fn several_that_start_at_once_migrate_once_and_sign_alike() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_opened_says_why_and_no_password() {
+async fn open_error_names_the_cause_without_the_password() {
     let database = Database::make().await;
     drop(database.open().await);
     let client = database.client().await;
@@ -379,7 +379,7 @@ async fn what_cannot_be_opened_says_why_and_no_password() {
 }
 
 #[tokio::test]
-async fn a_push_is_seen_to_by_one_and_by_another_when_that_is_gone() {
+async fn push_config_has_one_deliverer_and_moves_when_it_is_gone() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let life = insert(&a).await;
@@ -401,7 +401,7 @@ async fn a_push_is_seen_to_by_one_and_by_another_when_that_is_gone() {
 }
 
 #[tokio::test]
-async fn who_builds_on_what_was_refused_hits_no_version_by_chance() {
+async fn write_based_on_a_rejected_version_is_rejected() {
     let database = Database::make().await;
     let (a, b) = (database.open().await, database.open().await);
     let mut life = insert(&a).await;

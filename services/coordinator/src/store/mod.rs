@@ -1,5 +1,7 @@
 //! The store: durable tasks behind a trait at the level of transitions. A write names the
 //! version it changes (optimistic concurrency); of two that race the store accepts the first.
+//!
+//! May use: task, policy and telemetry.
 
 pub(crate) mod activity_cache;
 mod cluster;
@@ -441,8 +443,8 @@ pub(crate) trait Store: Send + Sync + 'static {
     fn unfinished_pushes(&self) -> Reading<'_, Vec<PushKey>>;
 
     /// Binds a worker's id to a credential unless it is bound already, for all coordinators on this
-    /// store. The binding in force, once it is durable; `None`: the id is new and the credential has
-    /// used up its quota.
+    /// store. The binding in force, once it is durable; `None`: the id is new and the credential
+    /// has used up its quota.
     fn introduce(
         &self,
         worker: WorkerId,

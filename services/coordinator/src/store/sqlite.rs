@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_coordinator_is_kept_out() {
+    fn second_coordinator_on_sqlite_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         let first = Sqlite::open(&path).unwrap();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_database_is_refused() {
+    fn newer_database_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         drop(Sqlite::open(&path).unwrap());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_from_before_there_were_principals_is_local() {
+    async fn task_without_a_principal_becomes_local() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         let raw = Connection::open(&path).unwrap();
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_from_before_there_was_delegation_goes_on_and_may_have_children() {
+    async fn task_from_an_older_schema_continues_and_may_delegate() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         let raw = Connection::open(&path).unwrap();
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_on_the_disk_when_it_returns() {
+    fn commit_is_synced_when_it_returns() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.db");
         drop(Sqlite::open(&path).unwrap());

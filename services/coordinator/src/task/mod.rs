@@ -1,6 +1,8 @@
 //! One task as a state machine. `decide_*` looks at the task and returns the events that would
 //! happen, or why not; `apply` carries them out; `a2a_view` shows the task. Pure: no clock, no
 //! store, no stream; time is an argument.
+//!
+//! May use: no other folder.
 
 pub(crate) mod a2a_view;
 pub(crate) mod answers;
@@ -47,6 +49,8 @@ pub(crate) fn millis(time: &Timestamp) -> Millis {
     time.seconds.saturating_mul(1000).saturating_add(i64::from(time.nanos) / 1_000_000)
 }
 
+/// A task: the fold of its events. `apply` changes it and nothing else; an active task holds one
+/// under the state lock, and readers of the store get copies.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Task {
     pub(crate) id: TaskId,

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nests_deeper_than_json_may_is_seen_wherever_it_stands() {
+    fn excessive_nesting_is_found_in_every_field() {
         let most = limits::DATA_DEPTH_MAX;
         for (levels, too_deep) in [(most, false), (most + 1, true)] {
             let data = Part { content: Some(Content::Data(nested(levels))), ..Part::default() };

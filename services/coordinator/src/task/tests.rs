@@ -211,7 +211,7 @@ fn losses_end_a_task_only_when_there_were_enough() {
 }
 
 #[test]
-fn what_is_handed_back_or_waits_does_not_count_as_lost() {
+fn returned_or_waiting_attempt_is_no_loss() {
     let mut task = working();
     assert!(take(&mut task, report::Body::Released(Released {})));
     assert_eq!((task.losses, task.state), (0, TaskState::Working));
@@ -222,7 +222,7 @@ fn what_is_handed_back_or_waits_does_not_count_as_lost() {
 }
 
 #[test]
-fn a_lost_attempt_leaves_only_what_was_checkpointed() {
+fn lost_attempt_rewinds_to_its_checkpoint() {
     let mut task = working();
     take(&mut task, chunk("kept", "a", false));
     take(&mut task, chunk("kept", "b", true));

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_takes_no_time_and_gives_none() {
+    fn clock_going_back_changes_no_budget() {
         let mut budget = Budget::of(1000);
         budget.run(10_000);
         assert_eq!(budget.left(5_000), Some(ms(1000)));
@@ -128,14 +128,15 @@ mod tests {
                     prop_assert!(asked.is_none_or(|asked| limit <= asked));
                     prop_assert!(asked.is_none() || max.is_none_or(|max| limit <= max));
                     prop_assert!(agent.is_none_or(|agent| limit <= agent));
-                    prop_assert!(left.is_none_or(|left| limit + request_options::reserve(left) <= left));
+                    let fits = |left| limit + request_options::reserve(left) <= left;
+                    prop_assert!(left.is_none_or(fits));
                 }
                 Err(was) => prop_assert!(Some(was) == left && was < USEFUL + ms(21)),
             }
         }
 
         #[test]
-        fn what_is_left_never_grows_while_it_runs(
+        fn remaining_time_never_grows(
             limit in 1u64..10_000,
             steps in prop::collection::vec((0i64..500, any::<bool>()), 1..50),
         ) {

@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_tolerated_nothing_says_nothing() {
+    fn task_without_tolerated_failures_has_no_metadata() {
         assert_eq!(Tolerated::default().show(None), None);
         let other = Struct::default();
         assert_eq!(Tolerated::default().show(Some(other.clone())), Some(other));
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn excess_tolerated_failures_are_counted() {
         let mut tolerated = Tolerated::default();
         for _ in 0..limits::TOLERATED_MAX + 3 {
             tolerated.add(&failure("x"));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_attempt_leaves_what_was_there_at_its_checkpoint() {
+    fn lost_attempt_rewinds_tolerated_failures() {
         let mut tolerated = Tolerated::default();
         tolerated.add(&failure("kept"));
         tolerated.checkpoint();

@@ -6,6 +6,8 @@ use faultline_proto::v1::event;
 
 use crate::task::{Millis, Task};
 
+/// The current trace segment of a task and the trace context that it began with. Changed by `apply`
+/// only; stored with the task, so it lives as long as the task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TraceSegment {
     /// From 0.
@@ -60,7 +62,8 @@ impl Task {
         self.run.parent().with_span(self.span_id(self.run.number, self.attempt))
     }
 
-    /// The span id, derived from its name, so that any process can end the span. Attempt 0 is the run.
+    /// The span id, derived from its name, so that any process can end the span. Attempt 0 is the
+    /// run.
     pub(crate) fn span_id(&self, run: u32, attempt: u32) -> u64 {
         span_id_of(self.id.as_bytes(), u64::from(run) << 32 | u64::from(attempt))
     }

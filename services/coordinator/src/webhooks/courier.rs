@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn any_2xx_is_taken_and_only_gone_is_for_ever() {
+    fn webhook_accepts_by_2xx_and_ends_by_410() {
         for status in [200, 202, 204, 299] {
             assert_eq!(answered(status, None), Answer::Taken);
         }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_may_ask_for_time_but_not_for_ever() {
+    fn webhook_retry_after_is_obeyed_within_a_limit() {
         let after = |value| match answered(503, Some(value)) {
             Answer::NotNow { after, .. } => after,
             other => panic!("{other:?}"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_may_not_be_dialled_is_refused_for_ever() {
+    async fn forbidden_address_ends_the_delivery() {
         let config = TaskPushNotificationConfig {
             url: "http://localhost:9/hook".to_owned(),
             ..Default::default()

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_can_be_called_is_taken() {
+    fn webhook_url_must_be_callable() {
         for good in ["https://example.org/hook?x=1", "http://[::1]:8080", "http://10.0.0.1/"] {
             assert!(Target::of(&config(good)).is_ok(), "{good}");
         }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_a_header_is_refused_by_name() {
+    fn value_unfit_for_a_header_is_rejected_by_name() {
         let with = |token: &str, scheme: &str, credentials: &str| TaskPushNotificationConfig {
             token: token.to_owned(),
             authentication: Some(AuthenticationInfo {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_public_is_refused_unless_allowed() {
+    async fn private_webhook_address_is_rejected_unless_allowed() {
         let target = Target::of(&config("http://localhost:1/")).unwrap();
         let error = target.check_reachable(&Push::default()).await.unwrap_err().to_string();
         assert!(error.contains("localhost") && error.contains("allow_private"), "{error}");

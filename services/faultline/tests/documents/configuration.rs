@@ -162,12 +162,12 @@ fn differences(path: &str, usual: &Value, other: &Value) -> Vec<(String, Value)>
 
 /// All sections, each before its subsections.
 fn sections() -> Vec<Section> {
-    let source = Source::read();
+    let source = Source::get();
     let config = source.find("faultline", "Config");
     let defaults = json(&Config::default());
     let mut sections = Vec::new();
     for field in &config.fields {
-        collect(&source, &config, &[], field, &defaults, &mut sections);
+        collect(source, &config, &[], field, &defaults, &mut sections);
     }
     sections
 }
@@ -249,7 +249,7 @@ fn known_keys(section: &Section) -> BTreeSet<String> {
 
 /// The fields of a section that are no sections themselves.
 fn keys(section: &Section) -> impl Iterator<Item = &Field> {
-    let source = Source::read();
+    let source = Source::get();
     section.struct_.fields.iter().filter(move |field| {
         source.struct_of(&section.struct_.package, element(&field.ty).1).is_none()
     })
@@ -312,7 +312,7 @@ fn type_of(section: &Section, field: &Field) -> String {
         "Cidr" => "address or network".to_owned(),
         _ => variants(section, field, list.is_some()),
     };
-    if list.is_some() { format!("list of: {word}") } else { word }
+    if list.is_some() { format!("list of {word}") } else { word }
 }
 
 /// The values of an enum according to serde, which lists them in its error for an unknown one.
@@ -355,10 +355,13 @@ fn display(value: &Value) -> String {
 /// meaning of the coordinator's key; a key without one has that of its type.
 fn meaning(section: &Section, field: &Field) -> String {
     let (text, _) = split_default(&field.doc);
+    // A sentence with a rustdoc link is about the Rust API.
+    let text: String = text.split_inclusive(". ").filter(|part| !part.contains("[`")).collect();
+    let text = text.trim_end().to_owned();
     if !text.is_empty() {
         return text;
     }
-    let source = Source::read();
+    let source = Source::get();
     let coordinator = source.find("faultline-coordinator", "Config");
     let is_per_agent = section.path.starts_with(&["coordinator".to_owned(), "agents".to_owned()]);
     if is_per_agent && coordinator.fields.iter().any(|other| other.name == field.name) {

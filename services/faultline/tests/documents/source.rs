@@ -1,7 +1,7 @@
 //! A reader of Rust sources: the structs that serde deserializes, with the names, types and doc
 //! comments of their fields. It parses the layout of rustfmt and no other.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::LazyLock};
 
 use crate::root;
 
@@ -38,7 +38,13 @@ struct Head {
 }
 
 impl Source {
-    pub(crate) fn read() -> Self {
+    /// The sources, read once per process.
+    pub(crate) fn get() -> &'static Self {
+        static SOURCE: LazyLock<Source> = LazyLock::new(Source::read);
+        &SOURCE
+    }
+
+    fn read() -> Self {
         let mut files = Vec::new();
         let services = root().join("services");
         for entry in fs::read_dir(&services).expect("a directory can be read") {
@@ -59,8 +65,8 @@ impl Source {
         found.remove(0)
     }
 
-    /// The struct of a field's type, if it is a table of the configuration. The package of the field
-    /// has precedence.
+    /// The struct of a field's type, if it is a table of the configuration. The package of the
+    /// field has precedence.
     pub(crate) fn struct_of(&self, package: &str, ty: &str) -> Option<Struct> {
         let (first, name) = ty.rsplit_once("::").unwrap_or((package, ty));
         let first = first.replace('_', "-");

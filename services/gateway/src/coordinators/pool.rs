@@ -302,8 +302,8 @@ impl Pool {
         self.members().iter().any(|member| is_other(&member.link))
     }
 
-    /// Power of two choices: the less busy of two random links that are up. `except` only if there is
-    /// no other.
+    /// Power of two choices: the less busy of two random links that are up. `except` only if there
+    /// is no other.
     fn choose(&self, except: Option<&Link>) -> Option<Link> {
         let now = Instant::now();
         let members = self.members();

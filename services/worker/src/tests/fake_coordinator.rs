@@ -34,6 +34,7 @@ pub(super) async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(10), future).await.expect("nothing happened within 10 s")
 }
 
+/// A coordinator for one test: a real gRPC server that does what the test says.
 pub(super) struct FakeCoordinator {
     pub(super) address: String,
     connections: mpsc::Receiver<Connection>,

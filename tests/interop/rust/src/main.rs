@@ -1,4 +1,5 @@
-//! The official Rust client against a mesh, on JSON-RPC and REST: one JSON line per check on stdout.
+//! The official Rust client against a mesh, on JSON-RPC and REST: one JSON line per check on
+//! stdout.
 
 mod errors;
 mod operations;

@@ -1,6 +1,6 @@
-//! SSRF guard: webhooks and remote agents may use globally routable addresses only. The ranges are those of IANA's
-//! special-purpose registries, and addresses inside public ranges at which a cloud answers the
-//! machines it hosts. An IPv6 address outside the allocated global range is refused.
+//! SSRF guard: webhooks and remote agents may use globally routable addresses only. The ranges are
+//! those of IANA's special-purpose registries, and addresses inside public ranges at which a cloud
+//! answers the machines it hosts. An IPv6 address outside the allocated global range is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

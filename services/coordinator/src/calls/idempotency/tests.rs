@@ -20,7 +20,7 @@ fn request(text: &str, metadata: &[(&str, &str)]) -> SendMessageRequest {
 }
 
 #[test]
-fn a_repeat_may_differ_in_what_belongs_to_the_call() {
+fn repeated_send_may_differ_in_call_metadata() {
     let first = digest_of(&request("x", &[("a", "1"), ("b", "2")]));
     let traced = [("b", "2"), ("faultline.dev/traceparent", "00-1-2-01"), ("a", "1")];
     assert_eq!(first, digest_of(&request("x", &traced)));
@@ -32,7 +32,7 @@ fn a_repeat_may_differ_in_what_belongs_to_the_call() {
 }
 
 #[test]
-fn metadata_that_is_only_of_the_call_is_none_at_all() {
+fn call_metadata_alone_does_not_change_the_digest() {
     let mut bare = request("x", &[]);
     bare.metadata = None;
     bare.message.as_mut().unwrap().metadata = None;
@@ -64,7 +64,7 @@ fn repeat_may_ask_for_another_delivery_but_not_for_another_output() {
 }
 
 #[tokio::test]
-async fn a_key_is_held_by_one_and_passed_on() {
+async fn idempotency_key_claim_is_exclusive_and_passes_on() {
     let claims = KeyClaims::default();
     let first = claims.claim(name("k"), [1; 32]).await.unwrap();
     let other = claims.claim(name("other"), [2; 32]).await;

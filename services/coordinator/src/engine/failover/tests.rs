@@ -1,4 +1,4 @@
-//! What follows failures, in a coordinator with workers that are played by hand.
+//! Tests of retries and failover, in a coordinator with workers that the test plays.
 
 use faultline_proto::{
     a2a::{self, AgentSkill, GetTaskRequest, TaskState},

@@ -28,7 +28,7 @@ async fn answer(bench: &Bench, said: OperatorAnswerRequest) -> Result<InspectRes
 }
 
 #[tokio::test]
-async fn an_operator_stops_anybodys_task_and_what_is_below() {
+async fn operator_cancels_a_task_of_another_principal_with_its_children() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
     let root = bench.root("a").await;
     let child = bench.child(&root, "k", "b").await;
@@ -55,7 +55,7 @@ fn port() -> Interrupt {
 }
 
 #[tokio::test]
-async fn an_operator_answers_what_fits_and_only_once() {
+async fn operator_answers_a_question_once() {
     let mut picky = offer("a");
     let required = AgentExtension { uri: "urn:x".into(), required: true, ..<_>::default() };
     let card = picky.card.as_mut().unwrap().capabilities.as_mut().unwrap();

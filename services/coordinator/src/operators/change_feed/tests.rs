@@ -31,7 +31,7 @@ fn only(told: Option<WatchResponse>) -> TaskSummary {
 }
 
 #[tokio::test]
-async fn a_task_that_changed_several_times_is_told_once_as_it_is() {
+async fn repeated_changes_of_a_task_are_one_row() {
     let mut bench = Bench::start(vec![offer("a"), offer("b")]).await;
     let agent = "b".to_owned();
     let mut some = watch(&bench, TaskFilter { agent, ..TaskFilter::default() }).await;
@@ -48,7 +48,7 @@ async fn a_task_that_changed_several_times_is_told_once_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_leaves_the_filter_is_named() {
+async fn task_that_leaves_the_filter_is_listed_as_gone() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let states = |state: TaskState| TaskFilter { states: vec![state as i32], ..<_>::default() };
     let mut working = watch(&bench, states(TaskState::Working)).await;
@@ -67,7 +67,7 @@ async fn what_leaves_the_filter_is_named() {
 }
 
 #[tokio::test]
-async fn a_task_that_never_was_is_taken_back() {
+async fn erased_task_is_listed_as_gone() {
     let mut talker = offer("a");
     talker.may_answer_with_message = true;
     let mut bench = Bench::start(vec![talker]).await;
@@ -81,7 +81,7 @@ async fn a_task_that_never_was_is_taken_back() {
 }
 
 #[tokio::test]
-async fn who_is_too_slow_is_told_to_read_again_and_then_goes_on() {
+async fn slow_watcher_gets_missed_and_continues() {
     let bench = Bench::start(vec![offer("a")]).await;
     let mut slow = watch(&bench, TaskFilter::default()).await;
     let told = |missed| Changes { rows: Vec::new(), gone: vec![TaskId::new()], missed };
@@ -100,7 +100,7 @@ async fn who_is_too_slow_is_told_to_read_again_and_then_goes_on() {
 }
 
 #[tokio::test]
-async fn nothing_is_kept_for_nobody() {
+async fn feed_without_watchers_keeps_nothing() {
     let bench = Bench::start(vec![offer("a")]).await;
     task_of(bench.send(at_once(request("a", "hi")), &principal("ann"))).await;
     assert!(bench.core.lock().feed.changed.is_empty());
@@ -116,7 +116,7 @@ async fn nothing_is_kept_for_nobody() {
 }
 
 #[test]
-fn what_an_agent_makes_is_no_change_of_its_row() {
+fn artifact_events_are_no_change_of_the_row() {
     let mut feed = Feed { watched: true, ..Feed::default() };
     let event = |body| Event { body: Some(body), ..Event::default() };
     let chunk = || event(Body::Artifact(Default::default()));
@@ -128,7 +128,7 @@ fn what_an_agent_makes_is_no_change_of_its_row() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn change_feed_is_bounded() {
     let mut feed = Feed { watched: true, ..Feed::default() };
     let ids: Vec<_> = (0..=limits::WATCH_TASKS_MAX).map(|_| TaskId::new()).collect();
     ids[1..].iter().for_each(|id| feed.note(*id));

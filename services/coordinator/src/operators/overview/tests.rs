@@ -21,7 +21,7 @@ async fn inspect(bench: &Bench, id: &str, caller: &Caller) -> InspectResponse {
 }
 
 #[tokio::test]
-async fn a_task_is_shown_with_what_it_delegated_and_when_it_ended() {
+async fn inspect_shows_children_and_end_time() {
     let mut bench = Bench::start(["a", "b", "c"].map(offer).into()).await;
     let ann = principal("ann");
     let root = bench.root("a").await;
@@ -53,7 +53,7 @@ async fn a_task_is_shown_with_what_it_delegated_and_when_it_ended() {
 }
 
 #[tokio::test]
-async fn children_of_agents_that_the_caller_may_not_see_are_left_out() {
+async fn inspect_omits_children_outside_the_scope() {
     let mut bench = Bench::start(["a", "b", "c"].map(offer).into()).await;
     let root = bench.root("a").await;
     bench.child(&root, "one", "b").await;
@@ -68,7 +68,7 @@ async fn children_of_agents_that_the_caller_may_not_see_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_task_says_why_its_last_attempt_was_the_last() {
+async fn inspect_shows_the_reason_for_no_further_retry() {
     let policy = |retries, retry_budget| AgentPolicy { retries, retry_budget, ..<_>::default() };
     let own = [("once", policy(Some(0), None)), ("poor", policy(None, Some(1)))];
     let agents = own.into_iter().map(|(name, policy)| (name.to_owned(), policy)).collect();

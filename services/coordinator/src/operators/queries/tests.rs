@@ -18,7 +18,7 @@ fn field<T: std::fmt::Debug>(refused: Result<T, Error>) -> String {
 }
 
 #[test]
-fn time_is_cut_at_multiples_from_the_bucket_of_the_first_to_that_of_now() {
+fn activity_buckets_are_aligned_and_complete() {
     let at = |ms| Some(timestamp(ms));
     for (from, width, expected) in [
         (at(10_500), 1000, (10_000, 1000, 11)),
@@ -42,7 +42,7 @@ fn time_is_cut_at_multiples_from_the_bucket_of_the_first_to_that_of_now() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_with_its_field() {
+async fn invalid_query_is_rejected_with_its_field() {
     let bench = Bench::start(vec![offer("a")]).await;
     let tasks = async |request: TasksRequest| field(bench.core.tasks(request, &operator()).await);
     let page = |page_size| TasksRequest { page_size, ..TasksRequest::default() };
@@ -63,7 +63,7 @@ async fn what_makes_no_sense_is_refused_with_its_field() {
 }
 
 #[tokio::test]
-async fn a_tenant_is_not_shown_on_which_worker_its_task_ran() {
+async fn worker_names_are_hidden_from_tenants() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let assign = bench.root("a").await;
     let failure = |text: &str| {
@@ -90,7 +90,7 @@ async fn a_tenant_is_not_shown_on_which_worker_its_task_ran() {
 }
 
 #[tokio::test]
-async fn what_is_about_everybody_is_for_operators() {
+async fn queries_over_all_principals_need_the_operate_scope() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let (ann, ben) = (principal("ann"), principal("ben"));
     let task = bench.root("a").await.task_id;
@@ -114,7 +114,7 @@ async fn what_is_about_everybody_is_for_operators() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_is_told_and_not_shown() {
+async fn checkpoint_content_is_not_shown() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let assign = bench.root("a").await;
     bench.report(&assign, 1, report::Body::Checkpoint("secret".into()));

@@ -51,7 +51,7 @@ fn reason<T: std::fmt::Debug>(refused: Result<T, Error>) -> String {
 }
 
 #[test]
-fn a_capability_counts_only_when_it_is_true() {
+fn capability_must_be_true_to_count() {
     for (said, open) in [(None, false), (Some(false), false), (Some(true), true)] {
         let offer = offer(AgentCapabilities {
             streaming: said,
@@ -67,7 +67,7 @@ fn a_capability_counts_only_when_it_is_true() {
 }
 
 #[test]
-fn an_inline_push_config_needs_the_same_promise() {
+fn inline_push_config_needs_the_push_capability() {
     let configuration = SendMessageConfiguration {
         task_push_notification_config: Some(TaskPushNotificationConfig::default()),
         ..SendMessageConfiguration::default()
@@ -80,7 +80,7 @@ fn an_inline_push_config_needs_the_same_promise() {
 }
 
 #[test]
-fn a_required_extension_must_be_declared_and_is_named() {
+fn missing_required_extension_is_named() {
     let offer = with_extensions(&[("urn:a", false), ("urn:b", true)]);
     let refused = check_send(&offer, &parts(&[]), &["urn:a".into()]);
     let failure = Failure::from(refused.unwrap_err());
@@ -112,7 +112,7 @@ fn media_types_are_matched_by_the_card() {
 }
 
 #[test]
-fn the_part_that_is_not_taken_is_named() {
+fn rejected_part_is_named() {
     let text = with_modes(&["text/plain"], &[]);
     let refused = check_send(&text, &parts(&["text/plain", "", "image/png"]), &[]);
     let failure = Failure::from(refused.unwrap_err());
@@ -121,7 +121,7 @@ fn the_part_that_is_not_taken_is_named() {
 }
 
 #[test]
-fn an_extended_card_must_be_promised_and_there() {
+fn extended_card_needs_capability_and_content() {
     let promised =
         |promised| offer(AgentCapabilities { extended_agent_card: promised, ..Default::default() });
     let card = AgentCard { name: "more".into(), ..AgentCard::default() };

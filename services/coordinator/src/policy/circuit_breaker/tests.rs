@@ -89,7 +89,7 @@ fn after_a_success_the_next_failure_does_not_open_it() {
 }
 
 #[test]
-fn what_failed_beside_the_probe_does_not_decide() {
+fn failure_beside_the_probe_is_ignored() {
     let mut at = Clocked::new();
     at.fail(3);
     at.pass(10);
@@ -102,7 +102,7 @@ fn what_failed_beside_the_probe_does_not_decide() {
 }
 
 #[test]
-fn a_probe_that_was_cancelled_or_hangs_makes_room_for_another() {
+fn cancelled_or_hanging_probe_is_replaced() {
     let mut at = Clocked::new();
     at.fail(3);
     at.pass(30);
@@ -120,7 +120,7 @@ fn a_probe_that_was_cancelled_or_hangs_makes_room_for_another() {
 }
 
 #[test]
-fn a_new_worker_is_reason_to_look_at_once() {
+fn new_worker_allows_a_probe_at_once() {
     let mut at = Clocked::new();
     at.fail(3);
     at.breaker.see_now(at.now);
@@ -128,7 +128,7 @@ fn a_new_worker_is_reason_to_look_at_once() {
 }
 
 #[test]
-fn without_a_number_it_never_opens() {
+fn breaker_with_zero_failures_never_opens() {
     let never = BreakerRules { failures: 0, ..RULES };
     let (mut breaker, now) = (Breaker::default(), Instant::now());
     assert!((0..100).all(|_| !breaker.record(
@@ -141,7 +141,7 @@ fn without_a_number_it_never_opens() {
 }
 
 #[test]
-fn only_what_says_that_the_agent_cannot_serve_counts() {
+fn only_infrastructure_failures_count() {
     let born = |reason| Failure::new(reason).born_at(Origin::default());
     for reason in [
         &reason::WORKER_LOST,
@@ -175,7 +175,7 @@ fn only_what_says_that_the_agent_cannot_serve_counts() {
 }
 
 #[test]
-fn a_stranger_that_cannot_serve_counts_for_whoever_speaks_for_him() {
+fn remote_outage_counts_for_its_local_agent() {
     let quoted = crate::policy::retry::tests::quoted(&reason::UNAVAILABLE, &["peer"]);
     assert!(cannot_serve(&quoted));
     assert!(cannot_serve(&quoted.clone().with_retries_spent(3)), "however often he tried");
@@ -185,7 +185,7 @@ fn a_stranger_that_cannot_serve_counts_for_whoever_speaks_for_him() {
 }
 
 #[test]
-fn time_that_ran_out_in_a_queue_says_nothing_of_the_agent() {
+fn timeout_in_the_queue_is_no_health_signal() {
     let failure = Failure::new(&reason::TASK_TIMEOUT).born_at(Origin::default());
     let attempt = |outcome: Outcome| Attempt { outcome: outcome as i32, ..Attempt::default() };
     let signal = |attempts: Vec<Attempt>| {

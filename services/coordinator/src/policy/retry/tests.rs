@@ -30,7 +30,7 @@ fn secs(n: u64) -> Duration {
 }
 
 #[test]
-fn what_is_tried_again_is_what_the_table_says() {
+fn retry_decision_matches_the_table() {
     let said = |reason, retryable| born(reason).with_retryable(retryable);
     let later = |reason, delay| born(reason).with_retry_after(delay);
     let idempotent = Situation { idempotent: true, ..FRESH };
@@ -126,7 +126,7 @@ pub(crate) fn quoted(reason: &'static Reason, theirs: &[&str]) -> Failure {
 }
 
 #[test]
-fn what_a_stranger_failed_of_is_tried_again_by_whoever_speaks_for_him() {
+fn remote_failure_is_retried_by_its_local_agent() {
     let refused = quoted(&reason::UNAVAILABLE, &["peer"]);
     assert_eq!(pause(&refused, &RULES, &FRESH), Ok(secs(1)));
     let deep = quoted(&reason::UNAVAILABLE, &["plan", "code"]);
@@ -142,7 +142,7 @@ fn what_a_stranger_failed_of_is_tried_again_by_whoever_speaks_for_him() {
 }
 
 #[test]
-fn a_fan_out_that_got_too_little_is_its_branches_failure() {
+fn failed_fan_out_counts_as_failure_of_its_branches() {
     let mut record = born(&reason::MIN_RESULTS_NOT_MET).into_record();
     record.aggregate = Some(Aggregate::default());
     let failure = Failure::from_record(record);
@@ -150,7 +150,7 @@ fn a_fan_out_that_got_too_little_is_its_branches_failure() {
 }
 
 #[test]
-fn pauses_double_up_to_the_cap_and_then_it_is_over() {
+fn backoff_doubles_up_to_the_cap() {
     let rules = RetryRules { retries: 7, ..RULES };
     let pauses = (0..8).map(|retries| {
         let situation = Situation { retries, ..FRESH };
@@ -161,7 +161,7 @@ fn pauses_double_up_to_the_cap_and_then_it_is_over() {
 }
 
 #[test]
-fn chance_moves_a_pause_by_a_fifth_but_not_one_that_was_asked_for() {
+fn jitter_is_20_percent_and_spares_requested_delays() {
     for (chance, millis) in [(0.0, 800), (0.5, 1000), (1.0, 1200)] {
         let situation = Situation { chance, ..FRESH };
         let own = pause(&born(&reason::UNAVAILABLE), &RULES, &situation);
@@ -172,7 +172,7 @@ fn chance_moves_a_pause_by_a_fifth_but_not_one_that_was_asked_for() {
 }
 
 #[test]
-fn no_pause_is_longer_than_the_cap_whatever_chance_says() {
+fn backoff_never_exceeds_the_cap() {
     let rules = RetryRules { retries: 40, ..RULES };
     for retries in 0..40 {
         for chance in [0.0, 0.5, 1.0] {
@@ -185,7 +185,7 @@ fn no_pause_is_longer_than_the_cap_whatever_chance_says() {
 }
 
 #[test]
-fn nothing_is_tried_past_the_deadline() {
+fn retry_past_the_deadline_is_not_made() {
     for (remaining, expected) in [(1049, Err(No::TooLate)), (1050, Ok(secs(1)))] {
         let situation = Situation { remaining: Some(Duration::from_millis(remaining)), ..FRESH };
         assert_eq!(pause(&born(&reason::UNAVAILABLE), &RULES, &situation), expected);
@@ -193,7 +193,7 @@ fn nothing_is_tried_past_the_deadline() {
 }
 
 #[test]
-fn a_budget_lets_a_flaky_agent_be_tried_and_a_dead_one_alone() {
+fn retry_budget_admits_a_flaky_agent_and_stops_a_dead_one() {
     let allowance = Allowance { max: 100, ratio: 0.5 };
     let mut flaky = RetryBudget::full(&allowance);
     for n in 0..1000 {

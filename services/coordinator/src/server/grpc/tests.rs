@@ -18,7 +18,7 @@ fn waiters(bench: &Bench) -> (usize, usize) {
 }
 
 #[tokio::test]
-async fn a_caller_whose_time_ends_is_told_which_task_goes_on() {
+async fn caller_at_its_deadline_gets_the_id_of_its_task() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let refused = soon(doors.send_message(asked_within("100m"))).await.unwrap_err();
@@ -30,7 +30,7 @@ async fn a_caller_whose_time_ends_is_told_which_task_goes_on() {
 }
 
 #[tokio::test]
-async fn a_caller_that_goes_away_is_not_waited_for() {
+async fn disconnected_caller_is_dropped() {
     let mut bench = Bench::start(vec![offer("a")]).await;
     let doors = A2aEndpoint::new(Arc::clone(&bench.core));
     let call = doors.send_message(known(request("a", "hi")));

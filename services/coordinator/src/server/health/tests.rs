@@ -52,7 +52,7 @@ impl Probed {
 }
 
 #[tokio::test]
-async fn the_whole_and_each_service_are_as_ready_as_the_coordinator_is() {
+async fn health_of_each_service_equals_readiness() {
     let probed = start().await;
     let everything = async |status| {
         for name in SERVICES {
@@ -69,7 +69,7 @@ async fn the_whole_and_each_service_are_as_ready_as_the_coordinator_is() {
 }
 
 #[tokio::test]
-async fn whoever_watches_is_told_of_every_change_and_is_not_waited_for() {
+async fn health_watch_gets_every_change_and_does_not_delay_the_drain() {
     let mut probed = start().await;
     let mut beats = soon(probed.client.watch(of(""))).await.unwrap().into_inner();
     let mut strange = soon(probed.client.watch(of("strange"))).await.unwrap().into_inner();
@@ -88,7 +88,7 @@ async fn whoever_watches_is_told_of_every_change_and_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn one_that_leaves_says_so_before_it_takes_nothing_more() {
+async fn leaving_coordinator_reports_not_serving_before_it_rejects_calls() {
     let probed = start().await;
     assert_eq!(probed.checked("").await, Ok(Serving));
     probed.drain.start();

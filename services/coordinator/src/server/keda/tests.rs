@@ -32,7 +32,7 @@ fn slot(bench: &Bench, task_id: &str, released: bool) {
 }
 
 #[tokio::test]
-async fn tasks_that_compute_or_could_count_and_those_that_wait_for_others_do_not() {
+async fn demand_counts_computing_and_queued_tasks_only() {
     let mut bench = bench(&["a", "b"]).await;
     bench.set_slots(1);
     let first = bench.root("a").await;
@@ -60,7 +60,7 @@ async fn tasks_that_compute_or_could_count_and_those_that_wait_for_others_do_not
 }
 
 #[tokio::test]
-async fn an_agent_that_nobody_ever_offered_asks_for_the_worker_that_will() {
+async fn agent_without_any_offer_has_demand_for_one_worker() {
     let mut bench = bench(&[]).await;
     assert_eq!(tasks(&bench, &["a"]).await, 1);
     bench.attach_again(&["a"], 4, Vec::new());
@@ -70,7 +70,7 @@ async fn an_agent_that_nobody_ever_offered_asks_for_the_worker_that_will() {
 }
 
 #[tokio::test]
-async fn the_target_is_what_the_trigger_says_or_what_a_worker_has() {
+async fn scaling_target_is_the_trigger_value_or_the_slots_of_a_worker() {
     let mut bench = bench(&["a", "b"]).await;
     let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let target = async |pairs: &[(&str, &str)]| {
@@ -87,7 +87,7 @@ async fn the_target_is_what_the_trigger_says_or_what_a_worker_has() {
 }
 
 #[tokio::test]
-async fn a_trigger_that_makes_no_sense_is_told_which_key_to_mend() {
+async fn invalid_trigger_is_rejected_with_its_key() {
     let bench = bench(&["a"]).await;
     let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     for (pairs, says) in [
@@ -118,7 +118,7 @@ async fn a_trigger_that_makes_no_sense_is_told_which_key_to_mend() {
 }
 
 #[tokio::test]
-async fn a_watcher_hears_of_changes_only_and_of_the_end() {
+async fn scaler_stream_gets_changes_and_the_end() {
     let mut bench = bench(&["a"]).await;
     let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let watch = scaler.stream_is_active(Request::new(asked(&[("agents", "a")]))).await;
@@ -141,7 +141,7 @@ async fn a_watcher_hears_of_changes_only_and_of_the_end() {
 }
 
 #[tokio::test]
-async fn watchers_are_bounded_and_make_room_when_they_leave() {
+async fn scaler_streams_are_bounded_and_released() {
     let bench = bench(&["a"]).await;
     let scaler = Scaler::with_age(Arc::clone(&bench.core), Duration::ZERO);
     let watch = async || scaler.stream_is_active(Request::new(asked(&[("agents", "a")]))).await;

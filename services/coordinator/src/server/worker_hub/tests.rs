@@ -233,7 +233,7 @@ async fn refused_hello_binds_no_worker_id() {
 }
 
 #[tokio::test]
-async fn reports_of_one_message_are_all_taken_whatever_their_number() {
+async fn message_with_many_reports_is_ingested_whole() {
     let bench = Bench::start(Vec::new()).await;
     let worker = WorkerId::new();
     let hello = Hello {

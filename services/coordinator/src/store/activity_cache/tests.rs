@@ -39,7 +39,7 @@ fn completed(agents: &[AgentActivity], name: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn what_is_over_is_counted_once() {
+async fn past_buckets_are_counted_once() {
     let bench = Bench::start(vec![offer("a")]).await;
     let now = now();
     let pulse = async |from: Millis, width| {
@@ -63,7 +63,7 @@ async fn what_is_over_is_counted_once() {
 }
 
 #[test]
-fn parts_put_together_are_the_whole() {
+fn joined_counts_equal_the_whole() {
     let agent = |name: &str, numbers: &[u32]| AgentActivity {
         agent: name.into(),
         submitted: numbers.to_vec(),

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn database_password_is_never_printed() {
         for (url, shown) in [
             ("postgres://ann:hunter2@db:5432/f", "postgres://ann:***@db:5432/f"),
             ("postgresql://ann:hun@ter2@db/f", "postgresql://ann:***@db/f"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn verify_full_refuses_a_certificate_that_nobody_trusts() {
+    async fn verify_full_rejects_an_untrusted_certificate() {
         let scratch = tempfile::TempDir::new().unwrap();
         let made = rcgen::generate_simple_self_signed(["db.example".to_owned()]).unwrap();
         let server =
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_database_url_is_rejected() {
         let refused = |url| Address::parse(url).map(|_| ()).unwrap_err().to_string();
         assert!(refused("postgres://db/f?sslmode=maybe").contains("verify-full"));
         assert!(refused("postgres:///f").contains("no host"));

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_heard_by_others_in_pieces_that_fit() {
+    fn notices_are_split_to_fit_and_reach_others() {
         let ids: Vec<_> = (0..1000).map(|_| TaskId::new()).collect();
         let agents: Vec<_> = (0..200).map(|n| format!("agent-{n:03}-{}", "x".repeat(50))).collect();
         let said = [

@@ -150,6 +150,8 @@ pub(super) struct Plan {
     pub(super) expire: Vec<(Vec<TaskId>, Tally)>,
 }
 
+/// The planner of one batch: the locked rows, and the changes decided so far. It lives for one
+/// transaction of the write connection.
 struct Planner {
     me: i64,
     /// Broken on purpose: see `write`.

@@ -194,6 +194,7 @@ fn queued(change: &Change) -> Option<&[u8]> {
     change.queued.as_ref()?.as_ref().map(String::as_bytes)
 }
 
+/// The columns of the idempotency keys that a batch inserts: one array each, for one statement.
 #[derive(Default)]
 struct Keys<'a> {
     principal: Bytes<'a>,

@@ -52,7 +52,7 @@ mod tests {
     use super::super::Sqlite;
 
     #[test]
-    fn a_store_is_made_for_its_owner_alone_and_what_was_there_keeps_its_rights() {
+    fn store_files_have_mode_0600_and_existing_ones_keep_theirs() {
         let dir = tempfile::tempdir().unwrap();
         let there = dir.path().join("there");
         fs::create_dir(&there).unwrap();

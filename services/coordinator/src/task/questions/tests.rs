@@ -87,7 +87,7 @@ fn waiting(bench: &Bench) -> u32 {
 }
 
 #[tokio::test]
-async fn the_oldest_is_shown_and_any_may_be_answered() {
+async fn oldest_question_is_shown_and_any_may_be_answered() {
     let mut bench = bench().await;
     let assign = bench.root("a").await;
     let id = assign.task_id.clone();
@@ -180,7 +180,7 @@ async fn an_answer_that_does_not_fit_is_refused_by_field_and_the_question_stays(
 }
 
 #[tokio::test]
-async fn a_question_that_is_taken_back_is_the_only_one() {
+async fn withdrawal_removes_one_question_only() {
     let mut bench = bench().await;
     let assign = bench.root("a").await;
     ask(&bench, &assign, 1, vec![question("one"), question("two")]);
@@ -201,7 +201,7 @@ async fn a_question_that_is_taken_back_is_the_only_one() {
 }
 
 #[tokio::test]
-async fn what_the_agent_does_beside_its_question_is_seen_and_the_question_stays() {
+async fn output_beside_an_open_question_is_visible() {
     let mut bench = bench().await;
     let assign = bench.root("a").await;
     ask(&bench, &assign, 1, vec![question("one")]);
@@ -284,7 +284,7 @@ async fn an_answer_moves_a_task_whose_worker_is_lost_and_the_other_question_stay
 }
 
 #[tokio::test]
-async fn a_question_expires_by_our_clock_also_after_a_restart() {
+async fn question_expires_by_the_coordinator_clock_after_a_restart() {
     let bench = bench().await;
     let mut bench = bench;
     let assign = bench.root("a").await;
