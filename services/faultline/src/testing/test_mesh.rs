@@ -21,8 +21,8 @@ use crate::config::{Config, store_in};
 /// ```
 /// # use faultline::testing::TestMesh;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// let mesh = TestMesh::builder().configure(|c| c.worker.agents =
-/// vec!["echo".into()]).start().await?;
+/// let builder = TestMesh::builder().configure(|c| c.worker.agents = vec!["echo".into()]);
+/// let mesh = builder.start().await?;
 ///
 /// // As an A2A client that discovers the agent by its card.
 /// let echo = mesh.connect("echo").await?;

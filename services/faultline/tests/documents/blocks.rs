@@ -5,8 +5,7 @@
 //! |---|---|
 //! | `rust` | a program or items of one; compiles with a prelude (`compile.rs`) |
 //! | `rust fragment` | statements of an async function, after the preceding items |
-//! | `console` | `$ ` lines run against a mesh; the lines after them are the output (`session.rs`)
-//! |
+//! | `console` | `$ ` lines run against a mesh, followed by their output (`session.rs`) |
 //! | `console numbers` | as `console`, but numbers and bars may differ |
 //! | `console stream` | as `console`, for a command that does not end: killed after its last line |
 //! | `sh` | commands that run against the mesh and must succeed |
