@@ -165,7 +165,7 @@ fn fields(
     depth: usize,
 ) -> Result<(), Exceeded> {
     let mut entries = 0;
-    // What cannot be parsed ends the decoding as well.
+    // Bytes that cannot be parsed end the decoding as well.
     while let Some((number, content)) = next_field(&mut wire) {
         let (Some(content), Some(field)) = (content, known(number)) else { continue };
         match field.kind {

@@ -49,7 +49,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// What stands between backquotes, with its line.
+/// The texts between backquotes, with their lines.
 fn spans(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut open: Option<(usize, String)> = None;

@@ -165,10 +165,9 @@ pub(crate) fn cannot_serve(failure: &Failure) -> bool {
     is_agents && (row.retry == Retry::Yes || TOO_SLOW.contains(&row))
 }
 
-/// What a task that has just ended says about the agent that had it last, which is given so much
-/// time by itself or the operator. Less than that was its caller's wish, and says nothing: else
-/// one hasty caller could have the agent left alone for everybody. Nor does time that ran out in a
-/// queue.
+/// The health signal of an ended task for the agent that ran it last. `own_time` is the time limit
+/// of the agent or the operator. A timeout under a shorter limit of the caller is no signal, or one
+/// caller could open the circuit for all others; a timeout in the queue is none either.
 pub(crate) fn said_by(task: &Task, own_time: Option<Duration>) -> HealthSignal {
     let hasty = || own_time.is_none_or(|own| task.budget.limit().is_some_and(|l| l < own));
     let queued = || task.attempts.last().is_none_or(|last| last.outcome() != Outcome::Ended);

@@ -57,7 +57,7 @@ fn notifying(request: SendMessageRequest, task_id: &str) -> SendMessageRequest {
     SendMessageRequest { configuration: Some(configuration), ..request }
 }
 
-/// What each of the four says.
+/// The results of the four operations.
 async fn tried(bench: &Bench, task_id: &str, caller: &Caller) -> Vec<Result<(), Error>> {
     let (core, task_id, id) = (&bench.core, task_id.to_owned(), "a".to_owned());
     let get = Get { task_id: task_id.clone(), id: id.clone(), ..Get::default() };

@@ -382,8 +382,8 @@ impl Line {
         }
     }
 
-    /// What is sent of an answer. One that is larger than a message may be would end the stream
-    /// for every other call, so it is refused instead.
+    /// The body of an answer. An answer above the size limit of a message would end the stream for
+    /// every other call, so the call fails instead.
     fn body(&self, answer: Result<reply::Body, Failure>) -> reply::Body {
         let bytes = match &answer {
             Ok(reply::Body::Sent(sent)) => sent.encoded_len(),

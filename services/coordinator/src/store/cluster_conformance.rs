@@ -388,7 +388,7 @@ async fn push_config_has_one_deliverer_and_moves_when_it_is_gone() {
     assert_eq!(commit(&a, vec![set("p"), set("q")]).await, [Ok(()), Ok(())]);
     assert!(a.sees_to(row("p").key).await.unwrap() && !b.sees_to(row("p").key).await.unwrap());
     assert!(b.take_over_pushes().await.unwrap().is_empty(), "they are seen to");
-    // Who is asked to replace it does it from then on; who is asked to delete it ends it.
+    // The coordinator that replaces the configuration delivers it; a deletion ends the delivery.
     assert_eq!(commit(&b, vec![set("q")]).await, [Ok(())]);
     assert!(b.sees_to(row("q").key).await.unwrap() && !a.sees_to(row("q").key).await.unwrap());
     let delete = Write::Push(super::PushWrite::Delete(row("q").key));

@@ -109,8 +109,8 @@ impl Artifacts {
         self.bytes = self.iter().map(Message::encoded_len).sum();
     }
 
-    /// What watchers must be told before a new attempt goes on: every artifact that a rewind would
-    /// change and keep, as it stood.
+    /// The artifacts that a rewind changes and keeps, as of the checkpoint. Watchers get them
+    /// before a new attempt starts.
     pub(crate) fn rewound(&self) -> Vec<ArtifactWritten> {
         let changed = self.entries.iter().filter_map(|entry| match &entry.kept {
             Kept::Prefix(parts) if entry.artifact.parts.len() > *parts => {

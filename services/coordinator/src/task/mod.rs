@@ -34,8 +34,8 @@ use crate::task::{
     trace_segment::TraceSegment,
 };
 
-/// Whose tasks are those of a caller that nobody has named: a mesh without tokens has only this
-/// one. The schema says the same of tasks that are older than principals.
+/// The principal of unauthenticated callers, the only one of a mesh without tokens. The schema
+/// gives it to tasks that are older than principals.
 pub(crate) const LOCAL: &str = "local";
 
 /// Milliseconds since 1970.

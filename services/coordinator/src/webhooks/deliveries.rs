@@ -6,8 +6,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::PushKey;
 
-/// Who delivers at the moment. Whoever is taken out stops, and has no word any more in what is
-/// stored, so a configuration that was replaced or deleted is not touched by its old delivery.
+/// The running deliveries. A delivery that is removed is cancelled and writes nothing more, so the
+/// old delivery of a replaced or deleted configuration cannot change its row.
 #[derive(Default)]
 pub(crate) struct Deliveries(HashMap<PushKey, RunningDelivery>);
 

@@ -223,7 +223,7 @@ fn any_credentials() -> Credentials {
     Credentials::load(&mesh, port).unwrap()
 }
 
-/// What a coordinator says that runs on a store that ends so, and where its caller waits.
+/// The error of a coordinator on a store that ends this way, and the answer that its caller awaits.
 async fn ended(ends: End) -> (StartError, Answer) {
     let bench = unwritten(Some(ends));
     let (outbox, _messages) = mpsc::channel(64);
@@ -265,7 +265,7 @@ impl Bench {
             }
         });
         let mut messages = attached.await.expect("workers are taken");
-        // What a full disk does not take later must be what the test is about, not the offer.
+        // The offer is durable first, so that the full disk refuses the write under test.
         self.core.flushed().await;
         match next(&mut messages).await {
             Some(to_worker::Body::Welcome(welcome)) => (messages, welcome),

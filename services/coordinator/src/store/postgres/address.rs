@@ -18,18 +18,18 @@ use super::{
 
 /// Until a connection stands.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// What is sent and not acknowledged for so long is lost, and so is the connection.
+/// How long sent data may stay unacknowledged before the connection counts as lost.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Between signs of life on a connection that says nothing.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
-/// What nobody waits for any more must not go on, and whoever stops in the middle of a transaction
-/// must not hold others up for longer than they survive.
+/// Timeouts of the server: an abandoned statement ends, and a session that stalls in a transaction
+/// releases its row locks before the leases of other coordinators end.
 const BOUNDS: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=3s";
 /// Every question here has an index that answers it in its order, and stops there. Before the
 /// tables are analysed the planner guesses, and would rather collect all of a principal's tasks.
-/// What has no index is a table of a few rows; by what a scan counts then it would seem worth
-/// compiling, which takes a thousand times as long as the scan.
+/// Planner settings: tables without an index have a few rows. JIT compilation would take a thousand
+/// times as long as their scan.
 const PLANS: &str = "-c enable_bitmapscan=off -c enable_seqscan=off -c jit=off";
 
 /// Why a connection may fail that did before TLS was required.

@@ -82,7 +82,7 @@ impl Word {
     }
 }
 
-/// What a text says, unless `me` said it. What a newer version adds is passed over.
+/// The notices in a text, unless `me` sent it. Kinds of a newer version are skipped.
 fn heard(text: &str, me: i64) -> Vec<Notice> {
     let mut words = text.split(' ');
     if words.next().and_then(|who| who.parse().ok()) == Some(me) {

@@ -12,8 +12,8 @@ use crate::store::{
 };
 use crate::task::{Millis, is_final};
 
-/// What must be known, and held, before a batch can be decided. In order, so that two coordinators
-/// that lock the same do not wait for one another.
+/// The rows that a batch reads and locks before it is decided. They are locked in order, so that
+/// two coordinators do not deadlock.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Needs {
     pub(super) tasks: BTreeSet<TaskId>,

@@ -193,7 +193,7 @@ pub(super) async fn fold_all(
     tx: &Transaction<'_>,
     records: Vec<Record>,
 ) -> Result<Vec<Task>, ReadError> {
-    /// Whose events are in memory at once.
+    /// The number of tasks with events in memory at once.
     const AT_ONCE: usize = 500;
     let sql = "SELECT task_id, body FROM events WHERE task_id = ANY($1) ORDER BY task_id, seq";
     let statement = tx.prepare_cached(sql).await.map_err(unavailable)?;
@@ -268,7 +268,7 @@ pub(super) async fn oldest_key(c: &Object) -> Result<Option<Millis>, Error> {
 
 type Value = Box<dyn ToSql + Send + Sync>;
 
-/// What a task must fulfil, with a value for each number.
+/// The conditions of a query, with a value for each parameter.
 #[derive(Default)]
 pub(super) struct Conditions {
     wheres: Vec<String>,

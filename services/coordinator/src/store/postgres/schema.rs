@@ -6,7 +6,7 @@ use tokio_postgres::{Error, error::SqlState};
 
 use crate::store::{SigningSecret, postgres::OpenError};
 
-/// Whoever migrates holds it; the number is ours.
+/// The key of the advisory lock that a migration holds; an arbitrary number of this project.
 const LOCK: i64 = 0x6661_756c_746c;
 
 /// Submitted, working and waiting, in the words of the indices over just these.
@@ -164,7 +164,7 @@ pub(super) async fn secret(client: &ClientWrapper) -> Result<SigningSecret, Erro
     Ok(secret)
 }
 
-/// What the database does not let us do, or why it cannot.
+/// The error of a statement that the database refused during the migration.
 pub(super) fn refused(error: Error, shown: &str) -> OpenError {
     let shown = shown.to_owned();
     let problem = super::said(&error);

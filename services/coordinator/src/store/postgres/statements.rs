@@ -40,7 +40,7 @@ const UPDATE: &str = "UPDATE tasks SET state = a.state, version = a.version, seq
         $13::bytea[]) AS a (id, state, version, seq, attempt, reported, worker, status_ms,
         queued, late, reason, origin, failure_id)
     WHERE tasks.id = a.id";
-/// What is no step of the task.
+/// Updates of columns that are no step of the task.
 const TOUCH: &str = "UPDATE tasks SET late = tasks.late + a.late,
         queued = COALESCE(a.queued, tasks.queued)
     FROM unnest($1::uuid[], $2::int8[], $3::bytea[]) AS a (id, late, queued)
@@ -310,7 +310,7 @@ impl<'a> Columns<'a> {
         }
     }
 
-    /// What to execute, in order, and with what.
+    /// The statements in the order of their execution, with their parameters.
     pub(super) fn statements(&self) -> Vec<(&'static str, Vec<&(dyn ToSql + Sync)>)> {
         let mut all: Vec<(&'static str, Vec<&(dyn ToSql + Sync)>)> = Vec::new();
         if !self.inserted.id.is_empty() {

@@ -72,7 +72,7 @@ async fn run(url: &str, sql: &str) -> Result<(), OpenError> {
 impl Drop for Database {
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
-        // Whoever ends does not wait for what it spawned, so this is waited for here.
+        // A process does not wait for its threads at exit, so the drop waits here.
         let dropping = thread::spawn(move || {
             let runtime = Builder::new_current_thread().enable_all().build()?;
             let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");

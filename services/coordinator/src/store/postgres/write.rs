@@ -35,9 +35,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const TRIES: usize = 5;
 /// Statements that travel at once, each after the last.
 const AT_ONCE: usize = 30;
-/// Who waits for a row that somebody holds looks again, before the batch is given up: whoever is
-/// stuck with it is thrown out meanwhile. Every statement finds its rows by their keys, whatever
-/// the planner thinks of the size of the tables.
+/// A batch that waits for a row lock is tried again before it fails: the server terminates a
+/// stalled holder meanwhile. Every statement finds its rows by their keys, whatever the planner
+/// thinks of the size of the tables.
 const SESSION: &str = "SET synchronous_commit = on; SET lock_timeout = '5s';
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off";
 

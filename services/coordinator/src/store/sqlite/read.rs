@@ -149,7 +149,7 @@ fn page_sql(filter: &Filter, wanted: &Conditions) -> String {
     )
 }
 
-/// What a task must fulfil, with a value for each `?`.
+/// The conditions of a query, with a value for each `?`.
 #[derive(Default)]
 pub(super) struct Conditions {
     wheres: Vec<String>,

@@ -163,7 +163,7 @@ fn advance(tx: &Transaction<'_>, lease: i64, from: u64, row: &Row) -> rusqlite::
     note_failure(tx, advanced == 1, row)
 }
 
-/// Whoever delegated it lives.
+/// Whether the parent of the task is active.
 fn has_parent(tx: &Transaction<'_>, row: &Row) -> rusqlite::Result<bool> {
     let Some(parent) = row.parent else { return Ok(true) };
     let sql = format!("SELECT EXISTS (SELECT 1 FROM tasks WHERE id = ?1 AND ({ALIVE}))");
@@ -182,7 +182,7 @@ fn is_free(tx: &Transaction<'_>, with: Option<&Extras>, id: TaskId) -> rusqlite:
     tx.prepare_cached(sql)?.query_row(wanted, |r| r.get(0))
 }
 
-/// What is kept beside its row.
+/// Deletes the rows that belong to a task.
 fn forget(tx: &Transaction<'_>, id: TaskId) -> rusqlite::Result<()> {
     let sql = "DELETE FROM events WHERE task_id = ?1";
     tx.prepare_cached(sql)?.execute(params![id.as_bytes()])?;
